@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `READ_VALIDATION` | reads are validated | here (`skew`: sums below zero), `tests/simulation.rs` |
 //! | `C1` | locks before VALIDATE | here (`skew`: sums below zero), `tests/simulation.rs` |
-//! | `C2` | observations of one bucket agree | `tests/simulation.rs` |
+//! | `C2` | observations of one bucket agree, or are validated by row | `tests/simulation.rs` |
 //! | `C3` | no abort after the first LOG | `tests/flush.rs` |
 //! | `C4` | no update before all records | `tests/flush.rs` |
 //! | `C5` | backups before primaries | `tests/simulation.rs` |
@@ -15,9 +15,14 @@
 //! | `UNLOCK_ON_ABORT` | an abort sends UNLOCK | here (`smallbank`: no lock held), `tests/simulation.rs` |
 //! | `VERSION_ON_ABORT` | an abort leaves the version | `tests/simulation.rs` |
 //! | `LOCKED_BUCKETS` | reads of a locked bucket are refused | `tests/simulation.rs` |
-//! | `LEAF_VALIDATION` | the leaves of a scan are validated | `tests/ordered_mutant.rs`, `tests/simulation.rs` |
+//! | `RANGE_VALIDATION` | the ranges of a scan are validated | `tests/ordered_mutant.rs`, `tests/simulation.rs` |
 //! | `ONE_UNIT` | one unit for each bucket | `tests/simulation.rs` |
 //! | `BASE_VERSION` | a unit is applied on its base version | `tests/flush.rs` |
+//! | `GRANTED_BASE` | a unit is based on the version granted | `tests/simulation.rs` |
+//! | `ROW_VERSIONS`, `DELETION_MARKS` | a row, or its absence, is as it was read | `tests/simulation.rs` |
+//! | `ADDED_ENTRIES`, `PENDING_ENTRIES` | entries that come to a range are noticed | `tests/simulation.rs` |
+//! | `REMOVAL_MARKS`, `MARKS_OF_LEAVES` | what came to a range and went is noticed | `storage/tests/rows_mutant.rs` |
+//! | `ONE_HASH` | a row's deletion marks those with its hash | `storage/tests/rows_mutant.rs` |
 //! | `SETTLE_BY_ID` | a commit is settled by its id | `tests/halted.rs`, `tests/simulation.rs` |
 //! | `ALL_RECORDS` | a flush has the records of all | `tests/simulation.rs` |
 //! | `FLUSHED_UNITS` | a flush applies the records' units | `tests/simulation.rs` |

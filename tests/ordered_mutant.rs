@@ -13,9 +13,9 @@ use ordered::groups::{GROUP_ROWS_MAX, largest_group};
 // A single test, because a rule is removed in the whole process.
 #[test]
 fn unvalidated_leaves_let_ranges_overflow() {
-    let mutant = rules::LEAF_VALIDATION.remove();
+    let mutant = rules::RANGE_VALIDATION.remove();
     let largest = largest_group(2);
     drop(mutant);
     assert!(largest > GROUP_ROWS_MAX, "no group overflows");
-    println!("LEAF_VALIDATION: a group of {largest} rows, of {GROUP_ROWS_MAX} at most");
+    println!("RANGE_VALIDATION: a group of {largest} rows, of {GROUP_ROWS_MAX} at most");
 }

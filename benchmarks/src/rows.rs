@@ -32,9 +32,8 @@ pub fn for_each_row_in_order(
     mut visit: impl FnMut(&[u8], &[u8]),
 ) {
     let all = (Bound::Unbounded, Bound::Unbounded);
-    let mut leaves = Vec::new();
     for_each_partition(cluster, table.number(), |table, partition| {
-        table.scan(partition, all, Direction::Ascending, Owner::FREE, &mut leaves, |row| {
+        table.scan(partition, all, Direction::Ascending, Owner::FREE, |row| {
             row.value.into_iter().for_each(|value| visit(row.key, value));
             ControlFlow::Continue(())
         });

@@ -1,7 +1,7 @@
 //! Deferred transactions: they read at once, and lock when they commit.
 //!
 //! ```text
-//! statement:  get_many, scan ─ versions and leaf counters are kept      put, delete ─ are kept
+//! statement:  get_many, scan ─ versions and numbers of indexes are kept      put, delete ─ are kept
 //! commit:     observe all that was kept ─ lock what is written ─ validate ─ log ─ backup ─ primary
 //! ```
 //! An interactive session must hold neither locks nor a coroutine while a person thinks. It owns its
@@ -10,25 +10,35 @@
 //!
 //! *Source*: `docs/architecture.md`, "Transactions": lock mode *at commit*; the commit is FaSST's, section 5.
 
+#[cfg(test)]
+mod tests;
+mod times;
+
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::sync::Arc;
 
-use gannet_rules::rule;
 use gannet_storage::Direction;
 
 use crate::coordinator::Coordinator;
+use crate::deferred::times::Times;
 use crate::observed::Observed;
 use crate::outcome::{Abort, Conflict};
 use crate::rows::Rows;
 use crate::table_id::{TableId, TableKey};
 use crate::transaction::expect::EXPECTED_ROWS_MIN;
-use crate::transaction::{Change, KeyRange, LeafObservation, Observation, ScanPage, Transaction};
+use crate::transaction::{Change, KeyRange, Observation, RangeObservation, ScanPage};
 
-/// Attempts to read what others are changing, before the conflict is reported.
-const READ_ATTEMPTS_MAX: u32 = 20;
+/// Attempts to read, lock or validate what others hold, before the conflict is reported.
+const ATTEMPTS_MAX: u32 = 20;
+/// Observations that name their rows. A transaction that has made more forgets which rows of a bucket it has read, and conflicts with
+/// changes of all of them.
+const ROWS_OBSERVED_MAX: usize = 64 << 10;
 /// Observations that are validated in one step; other coroutines run between two steps.
 const VALIDATED_AT_A_TIME: usize = 4 << 10;
+/// The same of ranges, each of which is validated at all partitions.
+const RANGES_AT_A_TIME: usize = 16;
 /// Bytes of memory that a key takes beside its own, in a set or map of keys.
 const KEY_OVERHEAD_BYTES: usize = 48;
 /// The same of a key with a value.
@@ -45,7 +55,7 @@ pub struct Page {
     pub rest: Option<KeyRange>,
 }
 
-/// A row as a transaction has seen it. It has not changed as long as its bucket has the same version, in the same epoch.
+/// A row as a transaction has seen it, in one epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
     observation: Observation,
@@ -80,55 +90,17 @@ struct Undo {
     before: Option<Write>,
 }
 
-/// When a transaction has read. Leaves and their counters belong to one copy of a partition. Another copy may be the primary in the next
-/// epoch, or after a hand-over; so what was read in one epoch, or scanned at one primary, cannot be validated in another.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Times {
-    epoch: Option<u32>,
-    are_several: bool,
-    /// The version of the configuration that the first scan went by.
-    scanned: Option<u64>,
-}
-
-impl Times {
-    /// Something was read in this epoch.
-    fn add(&mut self, epoch: u32) {
-        self.are_several |= *self.epoch.get_or_insert(epoch) != epoch && rule!(ONE_EPOCH);
-    }
-
-    /// Something was scanned in this epoch and version of the configuration.
-    fn add_scan(&mut self, epoch: u32, version: u64) {
-        self.add(epoch);
-        self.scanned.get_or_insert(version);
-    }
-
-    /// Whether a transaction can validate all that was read, and these leaves.
-    fn check(
-        mut self,
-        transaction: &Transaction<'_>,
-        leaves: &[LeafObservation],
-    ) -> Result<(), Abort> {
-        if self.epoch.is_some() {
-            self.add(transaction.epoch());
-        }
-        let version = self.scanned.filter(|_| rule!(SCANNED_PRIMARY));
-        let has_moved = |leaf: &LeafObservation| {
-            version.is_some_and(|it| transaction.was_handed_over_since(it, leaf.partition))
-        };
-        let is_possible = !self.are_several && !leaves.iter().any(has_moved);
-        if is_possible { Ok(()) } else { Err(Conflict::Reconfigured.into()) }
-    }
-}
-
 /// Reads with the versions seen, and writes to be; belongs to a session, not to a coroutine.
 #[derive(Default)]
 pub struct Deferred {
     observations: Observed<Observation>,
+    /// Whether observations are of whole buckets, as there are too many.
+    observes_buckets: bool,
     times: Times,
     /// Whether the last observation was made when all others had been, so that they all hold at its
     /// moment if the others are unchanged afterwards.
     ends_in_latest: bool,
-    leaves: Observed<LeafObservation>,
+    ranges: Vec<RangeObservation>,
     /// Whether a scan barrier is set on tables before they are scanned.
     sets_barriers: bool,
     /// Keys that were read and are not there.
@@ -291,10 +263,16 @@ impl Deferred {
         let page = retried(coordinator, |coordinator| {
             coordinator.begin().scan(table, range, direction, limit)
         });
-        let ScanPage { rows, complete_to, observations, leaves } = page?;
+        let ScanPage { rows, complete_to, observations, numbers } = page?;
         self.times.add_scan(coordinator.epoch(), coordinator.version());
         self.observations.extend(observations);
-        self.leaves.extend(leaves);
+        let scanned = range.up_to(complete_to.clone(), direction);
+        let scanned = RangeObservation { table: table.number(), range: scanned, numbers };
+        let next = match self.ranges.last_mut() {
+            Some(last) => last.append(scanned, direction),
+            None => Some(scanned),
+        };
+        self.ranges.extend(next);
         self.ends_in_latest = false;
         let mut rows =
             self.with_own_writes(table, range, direction, (rows, complete_to.as_deref()));
@@ -316,10 +294,10 @@ impl Deferred {
         read: impl FnOnce(&mut Self) -> Result<T, Abort>,
     ) -> Result<T, Abort> {
         let observations = std::mem::take(&mut self.observations);
-        let leaves = std::mem::take(&mut self.leaves);
+        let ranges = std::mem::take(&mut self.ranges);
         let ends_in_latest = self.ends_in_latest;
         let result = read(self);
-        (self.observations, self.leaves) = (observations, leaves);
+        (self.observations, self.ranges) = (observations, ranges);
         self.ends_in_latest = ends_in_latest;
         result
     }
@@ -330,7 +308,7 @@ impl Deferred {
         let writes: usize = self.writes.values().map(BTreeMap::len).sum();
         let undo = self.undo.as_ref().map_or(0, Vec::len);
         self.observations.memory_bytes()
-            + self.leaves.memory_bytes()
+            + self.ranges.iter().map(RangeObservation::memory_bytes).sum::<usize>()
             + self.absent_bytes
             + self.written_bytes
             + (writes + undo) * WRITE_OVERHEAD_BYTES
@@ -338,18 +316,24 @@ impl Deferred {
 
     /// Forgets observations that it has made twice, if there are many.
     fn tidy(&mut self, coordinator: &mut Coordinator<'_>) {
+        let bytes_max = ROWS_OBSERVED_MAX * size_of::<Observation>();
+        if self.observes_buckets {
+            self.observations.map_recent(Observation::of_bucket);
+        } else if self.observations.memory_bytes() > bytes_max {
+            self.observes_buckets = true;
+            self.observations.map_all(Observation::of_bucket, || _ = coordinator.give_way());
+        }
         if self.observations.tidy(|| _ = coordinator.give_way()) {
             // Which of them was the last is not known any more.
             self.ends_in_latest = false;
         }
-        self.leaves.tidy(|| _ = coordinator.give_way());
     }
 
     /// Whether its commit depends on rows of a table that were read.
     #[must_use]
     pub fn depends_on(&self, table: TableId) -> bool {
         self.observations.iter().any(|seen| seen.table == table.0)
-            || self.leaves.iter().any(|leaf| leaf.table == table.0)
+            || self.ranges.iter().any(|range| range.table == table.0)
     }
 
     /// The first of the keys that it writes.
@@ -521,18 +505,25 @@ impl Deferred {
         coordinator.release_barriers();
         let observations = std::mem::take(&mut taken.observations);
         let observations = observations.into_sorted(|| _ = coordinator.give_way());
-        let leaves = std::mem::take(&mut taken.leaves).into_sorted(|| _ = coordinator.give_way());
+        let ranges = taken.take_ranges();
         for (table, rows) in taken.new_rows() {
             coordinator.expect_rows(table, rows);
         }
         let mut waits = 0;
         loop {
-            match taken.write_all(coordinator, &observations, &leaves) {
+            let result = unless_locked(coordinator, |coordinator| {
+                taken.write_all(coordinator, &observations, &ranges)
+            });
+            match result {
                 Err(Abort::Conflict(Conflict::Barrier)) if waits < BARRIER_WAITS_MAX => waits += 1,
                 result => return result,
             }
             coordinator.back_off(u32::MAX);
         }
+    }
+
+    fn take_ranges(&mut self) -> Vec<Arc<RangeObservation>> {
+        std::mem::take(&mut self.ranges).into_iter().map(Arc::new).collect()
     }
 
     /// The tables that it adds many rows to, with their numbers.
@@ -548,23 +539,26 @@ impl Deferred {
     /// The validation may take several steps, between which other coroutines run. The lease is held at its end, so that the node was
     /// a member when it read its own rows.
     fn revalidate(mut self, coordinator: &mut Coordinator<'_>) -> Result<(), Abort> {
-        if self.ends_in_latest && self.leaves.is_empty() {
+        if self.ends_in_latest && self.ranges.is_empty() {
             self.observations.pop();
         }
-        let observations = self.observations.into_runs(|| _ = coordinator.give_way());
-        let leaves = self.leaves.into_runs(|| _ = coordinator.give_way());
+        let ranges = self.take_ranges();
+        let observations =
+            std::mem::take(&mut self.observations).into_runs(|| _ = coordinator.give_way());
         let mut parts = observations.iter().flat_map(|run| run.chunks(VALIDATED_AT_A_TIME));
-        let mut leaf_parts = leaves.iter().flat_map(|run| run.chunks(VALIDATED_AT_A_TIME));
+        let mut range_parts = ranges.chunks(RANGES_AT_A_TIME);
         loop {
-            let (part, leaf_part) = match (parts.next(), leaf_parts.next()) {
+            let (part, range_part) = match (parts.next(), range_parts.next()) {
                 (None, None) if self.times.epoch.is_none() => return Ok(()),
                 // Rows of this node were read and validated without a message.
                 (None, None) => return coordinator.hold_lease(),
-                (part, leaf_part) => (part.unwrap_or_default(), leaf_part.unwrap_or_default()),
+                (part, range_part) => (part.unwrap_or_default(), range_part.unwrap_or_default()),
             };
-            let transaction = coordinator.begin();
-            self.times.check(transaction, leaf_part)?;
-            transaction.revalidate(part, leaf_part)?;
+            unless_locked(coordinator, |coordinator| {
+                let transaction = coordinator.begin();
+                self.times.check(transaction, range_part)?;
+                transaction.revalidate(part, range_part)
+            })?;
             if part.len() == VALIDATED_AT_A_TIME {
                 coordinator.give_way();
             }
@@ -576,13 +570,12 @@ impl Deferred {
         &self,
         coordinator: &mut Coordinator<'_>,
         observations: &[Observation],
-        leaves: &[LeafObservation],
+        ranges: &[Arc<RangeObservation>],
     ) -> Result<(), Abort> {
         let transaction = coordinator.begin();
-        self.times.check(transaction, leaves)?;
+        self.times.check(transaction, ranges)?;
         observations.iter().for_each(|seen| transaction.observe(*seen));
-        // They are sorted, so that each is inserted at the end.
-        leaves.iter().for_each(|leaf| transaction.observe_leaf(*leaf));
+        ranges.iter().for_each(|range| transaction.observe_range(range));
         let writes =
             self.writes.iter().flat_map(|(table, writes)| writes.iter().map(move |w| (*table, w)));
         let mut numbered = Vec::new();
@@ -608,14 +601,21 @@ impl Deferred {
     }
 }
 
+/// Runs `attempt`, and again, a bounded number of times, while another transaction holds what it locks or validates. It holds nothing
+/// meanwhile, so no two wait for each other.
+fn unless_locked<'s, T>(
+    coordinator: &mut Coordinator<'s>,
+    mut attempt: impl FnMut(&mut Coordinator<'s>) -> Result<T, Abort>,
+) -> Result<T, Abort> {
+    let is_locked = |abort: &Abort| matches!(abort, Abort::Conflict(Conflict::Locked));
+    coordinator.retried(ATTEMPTS_MAX, is_locked, |coordinator, _| attempt(coordinator))
+}
+
 /// Runs `read`, and again while another transaction holds what it needs.
 fn retried<'s, T>(
     coordinator: &mut Coordinator<'s>,
     mut read: impl FnMut(&mut Coordinator<'s>) -> Result<T, Abort>,
 ) -> Result<T, Abort> {
     let is_conflict = |abort: &Abort| abort.is_conflict();
-    coordinator.retried(READ_ATTEMPTS_MAX, is_conflict, |coordinator, _| read(coordinator))
+    coordinator.retried(ATTEMPTS_MAX, is_conflict, |coordinator, _| read(coordinator))
 }
-
-#[cfg(test)]
-mod tests;

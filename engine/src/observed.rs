@@ -44,10 +44,6 @@ impl<T: Ord + Copy> Observed<T> {
         self.recent.pop();
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.recent.is_empty() && self.runs.is_empty()
-    }
-
     /// All, some of them more than once.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.runs.iter().chain([&self.recent]).flatten()
@@ -80,6 +76,23 @@ impl<T: Ord + Copy> Observed<T> {
                 run = merged(&last, &run, &mut between);
             }
             self.runs.push(run);
+        }
+    }
+
+    /// Makes each of the recent ones another one.
+    pub(crate) fn map_recent(&mut self, to: impl Fn(T) -> T) {
+        self.recent.iter_mut().for_each(|seen| *seen = to(*seen));
+    }
+
+    /// Makes each of them another one, so that they keep their order.
+    pub(crate) fn map_all(&mut self, to: impl Fn(T) -> T, mut between: impl FnMut()) {
+        self.map_recent(&to);
+        for run in &mut self.runs {
+            for part in run.chunks_mut(RECENT_MAX) {
+                part.iter_mut().for_each(|seen| *seen = to(*seen));
+                between();
+            }
+            run.dedup();
         }
     }
 

@@ -4,9 +4,12 @@
 //! READ           u32 table | u32 0           | u16 0         | u16 0 | u64 key     | u64 owner | row key
 //! LOCK           u32 table | u32 value bytes | u16 mode      | u16 0 | u64 key     | u64 owner | row key
 //! VALIDATE       u32 table | u32 bucket      | u16 partition | u16 0 | u64 version | u64 owner
-//! VALIDATE_LEAF  u32 table | u32 leaf        | u16 partition | u16 0 | u64 counter | u64 owner
 //! VALIDATE_MANY  u32 table | u32 0           | u16 partition | u16 0 | u64 0       | u64 owner
 //!                then for each bucket: u32 bucket | u64 version
+//! VALIDATE_ROWS  u32 table | u32 0           | u16 partition | u16 0 | u64 0       | u64 owner
+//!                then for each row: u32 bucket | u64 version | u64 hash, 0 = all rows of the bucket
+//! VALIDATE_RANGE u32 table | u32 0           | u16 partition | u16 0 | u64 shape   | u64 owner
+//!                then u64 number | from | to
 //! UNLOCK         u32 table | u32 bucket      | u16 partition | u16 0 | u64 key     | u64 owner | row key
 //! SCAN           u32 table | u32 rows        | u16 partition | u16 0 | u64 shape   | u64 owner | from | to
 //! COPY           u32 table | u32 bucket      | u16 partition | u16 0 | u64 offset  | u64 owner
@@ -18,8 +21,6 @@
 //!                u32 bytes of the record | u32 offset of the part | part of a commit record
 //!
 //! answer to READ and LOCK, where it has one: u64 version | value
-//! answer to LOCK for insert in an ordered table: u64 version, then words: leaf | before |
-//!                                                 after | new leaf, if it was split | its counter
 //! answer to SCAN: see `scan_page.rs`
 //! answer to COPY: u32 next bucket | u32 0 | u64 offset in its copy | u64 version of the first bucket | units
 //! ```
@@ -28,9 +29,7 @@
 //!
 //! *Source*: FaSST section 5, figure 6.
 
-use gannet_storage::{
-    LeafChange, LeafVersion, LockMode, Owner, Partitioning, RecordPart, TransactionId,
-};
+use gannet_storage::{LockMode, Owner, Partitioning, RecordPart, TransactionId};
 
 pub(crate) const READ: u16 = 1;
 pub(crate) const LOCK: u16 = 2;
@@ -39,7 +38,7 @@ pub(crate) const LOG: u16 = 4;
 pub(crate) const BACKUP: u16 = 5;
 pub(crate) const PRIMARY: u16 = 6;
 pub(crate) const UNLOCK: u16 = 7;
-pub(crate) const VALIDATE_LEAF: u16 = 8;
+pub(crate) const VALIDATE_RANGE: u16 = 8;
 pub(crate) const SCAN: u16 = 9;
 pub(crate) const LOG_PART: u16 = 10;
 pub(crate) const VALIDATE_MANY: u16 = 11;
@@ -47,6 +46,7 @@ pub(crate) const SET_BARRIER: u16 = 12;
 pub(crate) const RELEASE_BARRIER: u16 = 13;
 pub(crate) const COPY: u16 = 14;
 pub(crate) const EXPECT: u16 = 15;
+pub(crate) const VALIDATE_ROWS: u16 = 16;
 
 /// Modes of LOCK.
 const UPDATE: u16 = 1;
@@ -57,7 +57,9 @@ const DELETE: u16 = 3;
 pub(crate) const HEADER_BYTES: usize = 28;
 /// Bytes of a bucket in a VALIDATE_MANY.
 const BUCKET_VERSION_BYTES: usize = 12;
-/// Buckets of one VALIDATE_MANY, so that it holds up no other transaction.
+/// Bytes of a row in a VALIDATE_ROWS.
+const ROW_VERSION_BYTES: usize = 20;
+/// Buckets of one VALIDATE_MANY and rows of one VALIDATE_ROWS, so that it holds up no other transaction.
 pub(crate) const VALIDATED_MAX: usize = 1_000;
 /// Bytes before the value in an answer to READ or LOCK.
 pub(crate) const VERSION_BYTES: usize = 8;
@@ -84,7 +86,7 @@ pub(crate) enum Status {
     Exists = 5,
     /// READ, LOCK, VALIDATE: another transaction holds the bucket.
     Locked = 6,
-    /// VALIDATE: another version.
+    /// VALIDATE: another version, a row that has changed, or keys that have come or gone.
     Changed = 7,
     /// LOCK for insert: no memory.
     Full = 8,
@@ -218,16 +220,16 @@ table_request! {
 }
 
 table_request! {
-    /// VALIDATE_LEAF: a leaf of the ordered index.
-    ValidateLeaf {
+    /// VALIDATE_RANGE: a range of the ordered index, whose number and bounds follow.
+    ValidateRange {
         partition: u16 = detail,
-        leaf: u32 = number,
-        counter: u64 = word,
+        /// Kinds and lengths of the bounds: see `scan_page.rs`.
+        shape: u64 = word,
     }
 }
 
 table_request! {
-    /// VALIDATE_MANY: buckets, which follow.
+    /// VALIDATE_MANY and VALIDATE_ROWS: buckets or rows, which follow.
     ValidateMany {
         partition: u16 = detail,
     }
@@ -354,6 +356,21 @@ pub(crate) fn bucket_versions(bytes: &[u8]) -> Option<impl Iterator<Item = (u32,
     }))
 }
 
+/// Adds a row to a VALIDATE_ROWS.
+pub(crate) fn push_row_version((bucket, version, hash): (u32, u64, u64), out: &mut Vec<u8>) {
+    push_bucket_version(bucket, version, out);
+    out.extend_from_slice(&hash.to_le_bytes());
+}
+
+/// The buckets, versions and hashes of a VALIDATE_ROWS, if they are whole.
+pub(crate) fn row_versions(bytes: &[u8]) -> Option<impl Iterator<Item = (u32, u64, u64)>> {
+    let (rows, []) = bytes.as_chunks::<ROW_VERSION_BYTES>() else { return None };
+    Some(rows.iter().map(|row| {
+        let [a, b, c, d, ..] = *row;
+        (u32::from_le_bytes([a, b, c, d]), u64_at(row, 4), u64_at(row, 12))
+    }))
+}
+
 /// Bytes before the units in an answer to COPY.
 pub(crate) const COPY_HEADER_BYTES: usize = 24;
 
@@ -384,31 +401,6 @@ impl CopyPlace {
         let place = Self { bucket, offset: u64_at(header, 8), version: u64_at(header, 16) };
         Some((place, units))
     }
-}
-
-/// Bytes of a leaf's change in an answer to LOCK.
-pub(crate) const LEAF_CHANGE_BYTES: usize = 40;
-
-/// A missing number is 2^64 - 1.
-pub(crate) fn encode_leaf_change(change: LeafChange) -> [u8; LEAF_CHANGE_BYTES] {
-    let split = change.split.map(|split| (u64::from(split.leaf), split.counter));
-    let (new_leaf, counter) = split.unwrap_or((u64::MAX, u64::MAX));
-    let after = change.after.unwrap_or(u64::MAX);
-    let words = [u64::from(change.leaf), change.before, after, new_leaf, counter];
-    let mut bytes = [0; LEAF_CHANGE_BYTES];
-    for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
-        *bytes = word.to_le_bytes();
-    }
-    bytes
-}
-
-pub(crate) fn decode_leaf_change(bytes: &[u8]) -> Option<LeafChange> {
-    let bytes: &[u8; LEAF_CHANGE_BYTES] = bytes.try_into().ok()?;
-    let leaf = u32::try_from(u64_at(bytes, 0)).ok()?;
-    let known = |at| Some(u64_at(bytes, at)).filter(|&word| word != u64::MAX);
-    let split = known(24).and_then(|leaf| u32::try_from(leaf).ok());
-    let split = split.map(|leaf| LeafVersion { leaf, counter: u64_at(bytes, 32) });
-    Some(LeafChange { leaf, before: u64_at(bytes, 8), after: known(16), split })
 }
 
 /// Bytes before the part in a `LOG_PART`.
@@ -488,8 +480,8 @@ mod tests {
             b"\x01\0\0\x01\x07\x06\x05\x04\x03\x02\0\0\x08\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
         );
         assert_bytes(
-            ValidateLeaf { table, partition, leaf: 7, counter: 0x1_0000_0000, owner },
-            b"\x01\0\0\x01\x07\0\0\0\x03\x02\0\0\0\0\0\0\x01\0\0\0\x09\0\0\0\0\0\0\0",
+            ValidateRange { table, partition, shape: 0x1_0000_0000, owner },
+            b"\x01\0\0\x01\0\0\0\0\x03\x02\0\0\0\0\0\0\x01\0\0\0\x09\0\0\0\0\0\0\0",
         );
         assert_bytes(
             ValidateMany { table, partition, owner },
@@ -544,11 +536,6 @@ mod tests {
             let lock = LockRow { table: 1, mode, value_bytes: 2, key: 3, owner: Owner(4) };
             assert_eq!(LockRow::decode(&lock.encode()), Some((lock, &[][..])));
         }
-        for after in [Some(9), None] {
-            let split = after.map(|counter| LeafVersion { leaf: 10, counter });
-            let change = LeafChange { leaf: 7, before: 8, after, split };
-            assert_eq!(decode_leaf_change(&encode_leaf_change(change)), Some(change));
-        }
         let mut bytes = Vec::new();
         let buckets = [(1, 2), (u32::MAX, u64::MAX - 1)];
         buckets
@@ -558,6 +545,12 @@ mod tests {
         assert_eq!(bytes.len(), 2 * BUCKET_VERSION_BYTES);
         assert_eq!(bucket_versions(&bytes).unwrap().collect::<Vec<_>>(), buckets);
         assert!(bucket_versions(&bytes[1..]).is_none());
+        let rows = [(1, 2, 3), (u32::MAX, u64::MAX - 1, u64::MAX - 2)];
+        bytes.clear();
+        rows.iter().for_each(|&row| push_row_version(row, &mut bytes));
+        assert_eq!(bytes[..ROW_VERSION_BYTES], *b"\x01\0\0\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0");
+        assert_eq!(row_versions(&bytes).unwrap().collect::<Vec<_>>(), rows);
+        assert!(row_versions(&bytes[1..]).is_none());
         let id =
             TransactionId { epoch: 1, node: 2, worker: 3, coroutine: 4, counter: u64::MAX - 5 };
         let part = RecordPart { id, record_bytes: 70_000, offset: 60_000, bytes: b"part" };

@@ -19,8 +19,10 @@ gannet_rules::rules! {
     C6,
     /// The buckets that a transaction has only read are validated (FaSST section 5, step 2).
     READ_VALIDATION,
-    /// The leaves that a scan has touched are validated.
-    LEAF_VALIDATION,
+    /// The ranges that were scanned are validated.
+    RANGE_VALIDATION,
+    /// A unit is based on the version of its bucket that the lock returned.
+    GRANTED_BASE,
     /// An abort sends UNLOCK for every lock that was granted.
     UNLOCK_ON_ABORT,
     /// A transaction has one unit for each bucket, however many of its keys lie there.

@@ -4,8 +4,7 @@
 //! shape, a word:  bits 0-1 kind of `from` | 2-3 kind of `to` (0 unbounded, 1 included, 2 excluded)
 //!                 bit 4 descending | bits 32-63 bytes of `from`; the rest of the request is `to`
 //!
-//! answer:  u32 leaves | u32 rows
-//!          leaf:  u32 leaf | u32 0 | u64 counter
+//! answer:  u64 number of the index | u64 rows
 //!          row:   u32 bucket | u32 key bytes | u64 version | u32 value bytes (2^32 - 1: gone) | u32 0
 //!                 key | value
 //! ```
@@ -13,10 +12,9 @@
 
 use std::ops::Bound;
 
-use gannet_storage::{Direction, LeafVersion, ScannedRow};
+use gannet_storage::{Direction, ScannedRow};
 
-const COUNTS_BYTES: usize = 8;
-const LEAF_BYTES: usize = 16;
+const HEADER_BYTES: usize = 16;
 pub(crate) const ROW_HEADER_BYTES: usize = 24;
 const GONE: u32 = u32::MAX;
 
@@ -67,14 +65,14 @@ pub(crate) fn decode_shape(shape: u64, bytes: &[u8]) -> Option<(Bounds<'_>, Dire
 /// Puts an answer together; used again for every scan.
 #[derive(Default)]
 pub(crate) struct PageWriter {
-    pub(crate) leaves: Vec<LeafVersion>,
+    /// Of the index when the scan began.
+    pub(crate) number: u64,
     rows: u32,
     row_bytes: Vec<u8>,
 }
 
 impl PageWriter {
     pub(crate) fn clear(&mut self) {
-        self.leaves.clear();
         self.rows = 0;
         self.row_bytes.clear();
     }
@@ -109,50 +107,37 @@ impl PageWriter {
 
     /// Bytes of the answer.
     pub(crate) fn bytes(&self) -> usize {
-        COUNTS_BYTES + LEAF_BYTES * self.leaves.len() + self.row_bytes.len()
+        HEADER_BYTES + self.row_bytes.len()
     }
 
     /// Writes the answer to `out`, which is as long.
     pub(crate) fn write(&self, out: &mut [u8]) {
-        let (counts, rest) = out.split_at_mut(COUNTS_BYTES);
-        let leaves = u32::try_from(self.leaves.len()).expect("a page touches few leaves");
-        counts[..4].copy_from_slice(&leaves.to_le_bytes());
-        counts[4..].copy_from_slice(&self.rows.to_le_bytes());
-        let (leaves, rows) = rest.split_at_mut(LEAF_BYTES * self.leaves.len());
-        for (out, leaf) in leaves.chunks_exact_mut(LEAF_BYTES).zip(&self.leaves) {
-            out[..8].copy_from_slice(&u64::from(leaf.leaf).to_le_bytes());
-            out[8..].copy_from_slice(&leaf.counter.to_le_bytes());
-        }
+        let (header, rows) = out.split_at_mut(HEADER_BYTES);
+        header[..8].copy_from_slice(&self.number.to_le_bytes());
+        header[8..].copy_from_slice(&u64::from(self.rows).to_le_bytes());
         rows.copy_from_slice(&self.row_bytes);
     }
 }
 
 /// An answer, read from its start to its end.
 pub(crate) struct PageReader<'a> {
-    leaves: &'a [u8],
-    rows: u32,
+    number: u64,
+    rows: u64,
     row_bytes: &'a [u8],
 }
 
 impl<'a> PageReader<'a> {
-    /// The answer in `bytes`, if it is well-formed as far as its leaves.
+    /// The answer in `bytes`, if they have a header.
     pub(crate) fn new(bytes: &'a [u8]) -> Option<Self> {
-        let (leaf_count, rest) = bytes.split_first_chunk::<4>()?;
-        let (rows, rest) = rest.split_first_chunk::<4>()?;
-        let leaf_count = u32::from_le_bytes(*leaf_count) as usize;
-        let (leaves, row_bytes) = rest.split_at_checked(leaf_count.checked_mul(LEAF_BYTES)?)?;
-        Some(Self { leaves, rows: u32::from_le_bytes(*rows), row_bytes })
+        let (number, rest) = bytes.split_first_chunk()?;
+        let (rows, row_bytes) = rest.split_first_chunk()?;
+        let [number, rows] = [number, rows].map(|bytes| u64::from_le_bytes(*bytes));
+        Some(Self { number, rows, row_bytes })
     }
 
-    pub(crate) fn leaves(&self) -> impl Iterator<Item = LeafVersion> + use<'a> {
-        let (chunks, _) = self.leaves.as_chunks::<LEAF_BYTES>();
-        chunks.iter().map(|chunk| {
-            let [a, b, c, d, _, _, _, _, counter @ ..] = *chunk;
-            LeafVersion {
-                leaf: u32::from_le_bytes([a, b, c, d]),
-                counter: u64::from_le_bytes(counter),
-            }
-        })
+    /// Of the index when the scan began.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 }
 
@@ -164,7 +149,7 @@ impl<'a> PageReader<'a> {
 
     /// Rows that are left, as the answer says.
     pub(crate) fn rows_left(&self) -> usize {
-        self.rows as usize
+        usize::try_from(self.rows).unwrap_or(usize::MAX)
     }
 }
 
@@ -202,14 +187,13 @@ mod tests {
             ScannedRow { bucket: 3, version: 4, key: b"bc", value: None },
             ScannedRow { bucket: 5, version: 6, key: b"", value: Some(b"") },
         ];
-        let leaves = [LeafVersion { leaf: 7, counter: 8 }, LeafVersion { leaf: 9, counter: 10 }];
         let mut page = PageWriter::default();
         rows.iter().for_each(|row| page.push(row));
-        page.leaves.extend(leaves);
+        page.number = 7 << 40;
         let mut bytes = vec![0; page.bytes()];
         page.write(&mut bytes);
         let reader = PageReader::new(&bytes).unwrap();
-        assert!(reader.leaves().eq(leaves));
+        assert_eq!(reader.number(), 7 << 40);
         assert!(reader.eq(rows));
         for cut in 0..bytes.len() {
             let read = PageReader::new(&bytes[..cut]).map_or(0, Iterator::count);

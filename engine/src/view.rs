@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gannet_rpc::Identity;
-use gannet_storage::{Arena, BucketAddress, Table};
+use gannet_storage::{Arena, BucketAddress, Table, TableKind};
 
 use crate::by_number::ByNumber;
 use crate::configuration::Configuration;
@@ -87,6 +87,17 @@ impl View {
     #[must_use]
     pub fn table(&self, table: u32) -> Option<&Table> {
         self.tables.get(table).map(|table| &**table)
+    }
+
+    /// A table that is not about to be removed. What was read of another has changed: nobody can be asked, as the primary may
+    /// have removed it when all transactions knew that it would be.
+    pub(crate) fn kept_table(&self, table: u32) -> Option<&Table> {
+        self.table(table).filter(|_| self.configuration.has_table(table))
+    }
+
+    /// Whether rows of a table have stamps, so that each is valid whatever becomes of others in its bucket.
+    pub(crate) fn has_stamps(&self, table: u32) -> bool {
+        self.table(table).is_some_and(|table| table.layout().kind != TableKind::Fixed)
     }
 
     /// All tables, with their numbers.

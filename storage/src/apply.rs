@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use crate::arena::Quota;
 use crate::bucket::{Bucket, held};
 use crate::bucket_update::{BucketUpdate, Item};
+use crate::growth::stamp_of;
 use crate::heap::Row;
 use crate::key::Key;
 use crate::layout::TableKind;
@@ -71,9 +72,13 @@ impl Table {
             }
             let stale = self.keys_beside(bucket, held(*next), unit);
             for (word, bytes) in &stale {
-                self.take_out(bucket, *next, (unit.owner, Key::from_parts(*word, bytes)));
+                self.take_out(bucket, *next, (unit.owner, Key::from_parts(*word, bytes)), 0);
             }
-            self.install(bucket, next, unit, !stale.is_empty());
+            if self.layout().kind == TableKind::Fixed {
+                self.install(bucket, next, unit, !stale.is_empty());
+            } else {
+                self.install_copy(bucket, next, unit, !stale.is_empty());
+            }
             Applied::Applied
         })
     }
@@ -118,7 +123,7 @@ impl Table {
         bucket: Bucket<'_>,
         next: &mut u64,
         (owner, key): (Owner, Key<'_>),
-        value: &[u8],
+        (stamp, value): (u64, &[u8]),
         quota: Quota,
     ) -> bool {
         match self.layout().kind {
@@ -126,16 +131,18 @@ impl Table {
                 bucket.put(next, self.locate(key.word()).tag, key.word(), value, quota)
             }
             TableKind::Heap | TableKind::Ordered => {
-                self.put_row(bucket, next, (owner, key), value, quota)
+                self.put_row(bucket, next, (owner, key), (stamp, value), quota)
             }
         }
     }
 
     /// Takes a row out inside the write of its bucket.
-    fn take_out(&self, bucket: Bucket<'_>, next: u64, (owner, key): (Owner, Key<'_>)) {
+    fn take_out(&self, bucket: Bucket<'_>, next: u64, (owner, key): (Owner, Key<'_>), stamp: u64) {
         match self.layout().kind {
             TableKind::Fixed => bucket.remove(next, self.locate(key.word()).tag, key.word()),
-            TableKind::Heap | TableKind::Ordered => self.remove_row(bucket, next, (owner, key)),
+            TableKind::Heap | TableKind::Ordered => {
+                self.remove_row(bucket, next, (owner, key), stamp);
+            }
         }
     }
 
@@ -150,23 +157,57 @@ impl Table {
         if unit.splits {
             return self.split(bucket, next, unit);
         }
+        let stamp = stamp_of(unit.base_version + 1);
         for item in unit.items() {
             has_removed |= matches!(item, Item::Delete { .. });
             match item {
                 Item::Put { key, value } => {
-                    let stored = self.put(bucket, next, (unit.owner, key), value, Quota::Decided);
-                    assert!(
-                        stored,
-                        "table {}: the memory limit of {} bytes is used up by decided updates, \
-                         which fit the share of their partition when their locks were granted",
-                        self.name(),
-                        self.limit_bytes()
-                    );
+                    self.put_decided(bucket, next, (unit.owner, key), (stamp, value));
                 }
-                Item::Delete { key } => self.take_out(bucket, *next, (unit.owner, key)),
+                Item::Delete { key } => self.take_out(bucket, *next, (unit.owner, key), stamp),
             }
         }
         bucket.end_reservation(next, has_removed, || unit.partition);
         bucket.store_version(unit.base_version + 1);
+    }
+
+    /// As [`Self::install`], of a copy of a bucket with byte-string keys: its rows have their stamps, and the bucket has its mark.
+    fn install_copy(
+        &self,
+        bucket: Bucket<'_>,
+        next: &mut u64,
+        unit: &BucketUpdate<'_>,
+        has_removed: bool,
+    ) {
+        for item in unit.items() {
+            match item {
+                Item::Put { key, value } => {
+                    let (stamp, value) = value.split_first_chunk().expect("a copied row's stamp");
+                    let stamped = (u64::from_le_bytes(*stamp), value);
+                    self.put_decided(bucket, next, (unit.owner, key), stamped);
+                }
+                Item::Delete { key } => bucket.store_deleted(key.word()),
+            }
+        }
+        bucket.end_reservation(next, has_removed, || unit.partition);
+        bucket.store_version(unit.base_version + 1);
+    }
+
+    /// Writes a row that is decided: there is memory for it.
+    fn put_decided(
+        &self,
+        bucket: Bucket<'_>,
+        next: &mut u64,
+        row: (Owner, Key<'_>),
+        stamped: (u64, &[u8]),
+    ) {
+        let is_stored = self.put(bucket, next, row, stamped, Quota::Decided);
+        assert!(
+            is_stored,
+            "table {}: the memory limit of {} bytes is used up by decided updates, which fit the share of their partition when their \
+             locks were granted",
+            self.name(),
+            self.limit_bytes()
+        );
     }
 }

@@ -8,6 +8,7 @@
 //! word 2   sequence (low 32) | next (high 32)
 //! word 3   tags of slots 0..7 | reserved (high 8)   slot: key (1 word), value (value_words)
 //! word 4.. slots 0..7                               tag 0 = the slot is empty
+//! last     of a heap table: stamp of the last deletion
 //! ```
 //! `next` is the number of the overflow bucket's first cache line in the arena, 0 = none. The header
 //! of the main bucket covers the whole chain. `reserved` counts slots promised to inserts under the
@@ -30,7 +31,7 @@
 
 use crate::arena::{Arena, LINE_WORDS, Quota};
 use crate::cells::{LINK_MASK, link_of};
-use crate::layout::TableLayout;
+use crate::layout::{TableKind, TableLayout};
 use crate::owner::Owner;
 use crate::sync::{AtomicU64, Ordering, fence, spin_loop};
 use gannet_rules::rule;
@@ -288,6 +289,22 @@ impl<'a> Bucket<'a> {
     /// As a writer's sequence word, of a bucket that nobody reads or writes any more.
     pub(crate) fn last_sequence(&self) -> u64 {
         held(next_of(self.words[SEQUENCE].load(Ordering::Relaxed)))
+    }
+
+    /// The stamp of the version that deleted a row from the bucket last; 0 in a fixed table.
+    pub(crate) fn deleted(&self) -> u64 {
+        self.deleted_word().map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    /// Sets it; inside [`Self::write`].
+    pub(crate) fn store_deleted(&self, stamp: u64) {
+        if let Some(word) = self.deleted_word() {
+            word.store(stamp, Ordering::Relaxed);
+        }
+    }
+
+    fn deleted_word(&self) -> Option<&AtomicU64> {
+        self.words.last().filter(|_| self.layout.kind != TableKind::Fixed)
     }
 
     /// Sets the version; inside [`Self::write`].

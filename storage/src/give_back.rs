@@ -191,7 +191,7 @@ mod tests {
                 (false, None) => return true,
             };
             self.owners += 1;
-            let owner = Owner(self.owners);
+            let owner = Owner(Owner::of_epoch(1).0 + self.owners);
             let (bytes, is_fixed) = (key_bytes(number), table.layout().kind == TableKind::Fixed);
             let key = if is_fixed { Key::Number(number) } else { Key::hashed(&bytes) };
             let location = table.locate(key.word());
@@ -199,7 +199,7 @@ mod tests {
             let lock = if is_fixed {
                 table.lock(address, number, owner, mode, &mut vec![0; table.layout().value_bytes])
             } else {
-                table.lock_row(address, key, owner, (mode, value.as_ref().map_or(0, Vec::len))).0
+                table.lock_row(address, key, owner, (mode, value.as_ref().map_or(0, Vec::len)))
             };
             let version = match lock {
                 Lock::Granted { version } => version,

@@ -54,6 +54,15 @@ pub fn level_of(version: u64) -> u32 {
     (version >> LEVEL_SHIFT) as u32
 }
 
+/// Bits of the count that rows keep. A bucket that changes a million times a second has other counts for nine years.
+const STAMP_BITS: u32 = 48;
+
+/// What rows and marks keep of a version: its count, which rises with each change of the bucket, splits included.
+#[inline(always)]
+pub(crate) fn stamp_of(version: u64) -> u64 {
+    version & ((1 << STAMP_BITS) - 1)
+}
+
 /// The version of both halves of a bucket that had this one.
 fn after_split(version: u64) -> u64 {
     version + (1 << LEVEL_SHIFT) + 1
@@ -444,6 +453,7 @@ impl Table {
             assert!(has_room, "table {}: decided splits fit the memory limit", self.name());
             bucket.move_rows(*next, (half, *half_next), |key| self.moves(key, level));
             half.trim(half_next, || unit.partition);
+            half.store_deleted(bucket.deleted());
             half.store_version(version);
         });
         bucket.trim(next, || unit.partition);

@@ -2,8 +2,12 @@
 //!
 //! ```text
 //! slot:  hash of the key (1 word) | number of the first cell (low 32), how many cells (16), key bytes (high 16)
-//! cell:  link, of the last one the bytes that it holds (low 32 of word 0) | 60 bytes of key and value, one behind the other
+//! cell:  link, of the last one the bytes that it holds (low 32 of word 0) | 60 bytes of the row
+//! row:   stamp, 6 bytes | key | value
 //! ```
+//! The *stamp* tells the version of the bucket at which the row was last written (`growth.rs`, `stamp_of`). So a row is valid that
+//! shares its bucket with one that has changed (`validate.rs`).
+//!
 //! A bucket is the same as in a fixed table: same header, same locks, same units. The hash of a key stands
 //! where a fixed table has the key. Two keys with one hash are told apart by their bytes.
 //!
@@ -22,7 +26,7 @@ use crate::cells::{LINK_MASK, Need, link_of};
 use crate::key::{KEY_BYTES_MAX, Key};
 use crate::layout::TableKind;
 use crate::lock::{Lock, LockMode};
-use crate::ordered_index::{LeafChange, LeafVersion, OrderedIndex};
+use crate::ordered_index::OrderedIndex;
 use crate::owner::Owner;
 use crate::partition::Partition;
 use crate::read::Read;
@@ -46,7 +50,11 @@ pub(crate) struct Heap {
 const CELL_LINK_BYTES: usize = 4;
 /// Bytes of a row in a cell.
 const CELL_ROW_BYTES: usize = LINE_BYTES - CELL_LINK_BYTES;
-const CELLS_MAX: usize = (KEY_BYTES_MAX + HEAP_VALUE_BYTES_MAX).div_ceil(CELL_ROW_BYTES);
+/// Bytes of a row before its key.
+const STAMP_BYTES: usize = 6;
+const STAMP_MASK: u64 = (1 << (8 * STAMP_BYTES)) - 1;
+const CELLS_MAX: usize =
+    (STAMP_BYTES + KEY_BYTES_MAX + HEAP_VALUE_BYTES_MAX).div_ceil(CELL_ROW_BYTES);
 
 /// A row in its cells.
 #[derive(Clone, Copy)]
@@ -96,11 +104,11 @@ impl<'a> Row<'a> {
 
     /// Appends the key.
     pub(crate) fn copy_key(self, out: &mut Vec<u8>) {
-        let mut rest = self.key_bytes;
+        let (mut skip, mut rest) = (STAMP_BYTES, self.key_bytes);
         for (bytes, held) in self.parts() {
-            let taken = rest.min(held);
-            out.extend_from_slice(&bytes[CELL_LINK_BYTES..][..taken]);
-            rest -= taken;
+            let taken = rest.min(held.saturating_sub(skip));
+            out.extend_from_slice(&bytes[CELL_LINK_BYTES + skip..][..taken]);
+            (skip, rest) = (0, rest - taken);
             if rest == 0 {
                 break;
             }
@@ -109,11 +117,31 @@ impl<'a> Row<'a> {
 
     /// Appends the value.
     pub(crate) fn copy_value(self, out: &mut Vec<u8>) {
-        let mut skip = self.key_bytes;
+        let mut skip = STAMP_BYTES + self.key_bytes;
         for (bytes, held) in self.parts() {
             let skipped = skip.min(held);
             out.extend_from_slice(&bytes[CELL_LINK_BYTES..][skipped..held]);
             skip -= skipped;
+        }
+    }
+
+    /// When it was last written.
+    pub(crate) fn stamp(self) -> u64 {
+        let cell = self.arena.cell(self.first);
+        let [low, high] = [0, 1].map(|at: usize| u128::from(cell[at].load(Ordering::Relaxed)));
+        let stamp = (low | high << u64::BITS) >> (8 * CELL_LINK_BYTES);
+        u64::try_from(stamp & u128::from(STAMP_MASK)).expect("48 bits")
+    }
+
+    /// Sets when it was last written; inside the write of its bucket.
+    fn store_stamp(self, stamp: u64) {
+        const SHIFT: usize = 8 * CELL_LINK_BYTES;
+        let cell = self.arena.cell(self.first);
+        let mask = u128::from(STAMP_MASK) << SHIFT;
+        let [low, high] = [0, 1].map(|at: usize| u128::from(cell[at].load(Ordering::Relaxed)));
+        let words = (low | high << u64::BITS) & !mask | u128::from(stamp) << SHIFT & mask;
+        for (word, bytes) in cell.iter().zip(words.to_le_bytes().as_chunks::<8>().0) {
+            word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
         }
     }
 
@@ -131,31 +159,42 @@ impl<'a> Row<'a> {
     }
 
     fn has_key(self, key: &[u8]) -> bool {
-        let mut rest = key;
+        let (mut skip, mut rest) = (STAMP_BYTES, key);
         self.key_bytes == key.len()
             && self.parts().any(|(bytes, held)| {
-                let (compared, behind) = rest.split_at(rest.len().min(held));
-                let is_same = bytes[CELL_LINK_BYTES..].starts_with(compared);
-                rest = if is_same { behind } else { &[0] };
+                let (compared, behind) = rest.split_at(rest.len().min(held.saturating_sub(skip)));
+                let is_same = bytes[CELL_LINK_BYTES + skip..].starts_with(compared);
+                (skip, rest) = (0, if is_same { behind } else { &[0] });
                 rest.is_empty()
             })
     }
 
-    /// Writes key and value into a chain of as many cells as they take, the first of which is `first`.
-    fn store(arena: &'a Arena, first: u64, mut key: &[u8], mut value: &[u8]) -> Self {
+    /// Writes stamp, key and value into a chain of as many cells as they take, the first of which is `first`.
+    fn store(
+        (arena, first): (&'a Arena, u64),
+        stamp: u64,
+        mut key: &[u8],
+        mut value: &[u8],
+    ) -> Self {
         let (cells, key_bytes) = (cells_of(key.len(), value.len()), key.len());
+        let stamp = stamp.to_le_bytes();
+        let mut at = CELL_LINK_BYTES + STAMP_BYTES;
         let mut number = first;
         for count in 1..=cells {
             let cell = arena.cell(number);
             number = link_of(cell);
             let mut bytes = [0; LINE_BYTES];
-            let of_key = key.split_off(..key.len().min(CELL_ROW_BYTES)).expect("within its length");
-            let of_value = value
-                .split_off(..value.len().min(CELL_ROW_BYTES - of_key.len()))
-                .expect("within its length");
-            let held = of_key.len() + of_value.len();
-            bytes[CELL_LINK_BYTES..][..of_key.len()].copy_from_slice(of_key);
-            bytes[CELL_LINK_BYTES + of_key.len()..][..of_value.len()].copy_from_slice(of_value);
+            bytes[CELL_LINK_BYTES..at].copy_from_slice(&stamp[..at - CELL_LINK_BYTES]);
+            let mut append = |part: &[u8]| {
+                let taken = part.len().min(LINE_BYTES - at);
+                bytes[at..at + taken].copy_from_slice(&part[..taken]);
+                at += taken;
+                taken
+            };
+            key = &key[append(key)..];
+            value = &value[append(value)..];
+            let held = at - CELL_LINK_BYTES;
+            at = CELL_LINK_BYTES;
             let link = if count < cells { number } else { held as u64 };
             bytes[..CELL_LINK_BYTES].copy_from_slice(&link.to_le_bytes()[..CELL_LINK_BYTES]);
             for (word, bytes) in cell.iter().zip(bytes.chunks_exact(8)) {
@@ -169,7 +208,7 @@ impl<'a> Row<'a> {
 
 /// Cells of a row.
 fn cells_of(key_bytes: usize, value_bytes: usize) -> usize {
-    (key_bytes + value_bytes).div_ceil(CELL_ROW_BYTES).max(1)
+    (STAMP_BYTES + key_bytes + value_bytes).div_ceil(CELL_ROW_BYTES)
 }
 
 impl Heap {
@@ -210,7 +249,7 @@ impl Heap {
             Vec::new()
         };
         if let Some((index, barriers)) = &self.order {
-            // Each pending entry has a reservation. To remove an entry raises the counter of its leaf.
+            // Each pending entry has a reservation.
             let rows = rows.iter().filter(|_| rule!(DEAD_ENTRIES));
             rows.for_each(|(owner, key)| index.remove_pending(key, *owner));
             if rule!(DEAD_BARRIERS) {
@@ -281,14 +320,14 @@ impl Table {
     /// Locks the bucket of a row of a heap table; as [`Table::lock`], without the value.
     ///
     /// `value_bytes` is the size of the value that the transaction is about to write. For an insert
-    /// into an ordered table the key becomes pending, and the leaf that took it is returned.
+    /// into an ordered table the key becomes pending.
     pub fn lock_row(
         &self,
         address: BucketAddress,
         key: Key<'_>,
         owner: Owner,
         (mode, value_bytes): (LockMode, usize),
-    ) -> (Lock, Option<LeafChange>) {
+    ) -> Lock {
         let (arena, row) = (self.arena(), (owner, key));
         let Heap { reservations, order } = self.heap_of(self.locate(key.word()).partition);
         let cells = cells_of(key.bytes().len(), value_bytes);
@@ -314,8 +353,10 @@ impl Table {
             reservations.release(arena, row);
         }
         let is_insert = mode == LockMode::Insert && matches!(lock, Lock::Granted { .. });
-        let order = order.as_ref().filter(|_| is_insert);
-        (lock, order.map(|(index, _)| index.add_pending(key.bytes(), owner)))
+        if let Some((index, _)) = order.as_ref().filter(|_| is_insert) {
+            index.add_pending(key.bytes(), owner);
+        }
+        lock
     }
 
     /// Releases the bucket of a row of any table that was locked and not written; as [`Table::unlock`].
@@ -330,20 +371,13 @@ impl Table {
         self.unlock(address, partition, owner)
     }
 
-    /// Whether a leaf of `partition` is as a scan saw it; no for a partition that the node does not hold.
-    #[must_use]
-    pub fn is_leaf_unchanged(&self, partition: u16, seen: LeafVersion) -> bool {
-        let index = self.heap(partition).and_then(Heap::index);
-        index.is_some_and(|index| index.is_unchanged(seen))
-    }
-
     /// Writes a row inside the write of its bucket; a replica does not refuse it.
     pub(crate) fn put_row(
         &self,
         bucket: Bucket<'_>,
         next: &mut u64,
         (owner, key): (Owner, Key<'_>),
-        value: &[u8],
+        (stamp, value): (u64, &[u8]),
         quota: Quota,
     ) -> bool {
         let row = (owner, key);
@@ -354,18 +388,19 @@ impl Table {
         if let Some((slot, before)) = Heap::find(arena, bucket, held(*next), location.tag, key) {
             if before.cells == need.cells {
                 reservations.release(arena, row);
-                Row::store(arena, before.first, key.bytes(), value);
+                Row::store((arena, before.first), stamp, key.bytes(), value);
                 return true;
             }
             // Its key is in the index already.
             let need = Need::cells(need.cells);
             let Some(first) = reservations.allocate(arena, need, quota, row) else { return false };
-            slot.store_value_word(Row::store(arena, first, key.bytes(), value).slot_word());
+            let stored = Row::store((arena, first), stamp, key.bytes(), value);
+            slot.store_value_word(stored.slot_word());
             arena.free(location.partition, before.first, Need::cells(before.cells));
             return true;
         }
         let Some(first) = reservations.allocate(arena, need, quota, row) else { return false };
-        let added = Row::store(arena, first, key.bytes(), value);
+        let added = Row::store((arena, first), stamp, key.bytes(), value);
         let slot_word = added.slot_word().to_le_bytes();
         if !bucket.insert(next, location.tag, key.word(), &slot_word, quota) {
             arena.free(location.partition, first, need);
@@ -377,8 +412,16 @@ impl Table {
         true
     }
 
-    /// Removes a row inside the write of its bucket.
-    pub(crate) fn remove_row(&self, bucket: Bucket<'_>, next: u64, (owner, key): (Owner, Key<'_>)) {
+    /// Removes a row inside the write of its bucket, which notes the stamp of that.
+    ///
+    /// Other rows with the same hash are marked as if they were written: observations name the hash alone.
+    pub(crate) fn remove_row(
+        &self,
+        bucket: Bucket<'_>,
+        next: u64,
+        (owner, key): (Owner, Key<'_>),
+        stamp: u64,
+    ) {
         let location = self.locate(key.word());
         let (arena, heap) = (self.arena(), self.heap_of(location.partition));
         heap.reservations.release(arena, (owner, key));
@@ -386,6 +429,13 @@ impl Table {
             return;
         };
         bucket.clear(next, &slot);
+        bucket.store_deleted(stamp);
+        if rule!(ONE_HASH) {
+            bucket.find_where(held(next), location.tag, key.word(), |slot| {
+                Row::of(arena, slot).store_stamp(stamp);
+                false
+            });
+        }
         let index_bytes = self.need_of(key, 0).index_bytes;
         arena.free(location.partition, row.first, Need { cells: row.cells, index_bytes });
         if let Some(index) = heap.index() {
@@ -396,8 +446,12 @@ impl Table {
 
 /// Two keys of 16 bytes with the same hash: XXH3 adds the first half, its bytes reversed, to the second, and their product, each
 /// half having been changed by words of its secret; where one half is then zero, the other may stand in either place.
-#[cfg(all(test, not(loom)))]
-pub(crate) fn keys_with_one_hash(word: u64) -> [[u8; 16]; 2] {
+///
+/// # Panics
+/// If the hash is another one than the one named here.
+#[cfg(any(feature = "mutants", all(test, not(loom))))]
+#[must_use]
+pub fn keys_with_one_hash(word: u64) -> [[u8; 16]; 2] {
     const FLIPS: [u64; 2] = [
         0x1f67_b3b7_a4a4_4072 ^ 0x78e5_c0cc_4ee6_79cb,
         0x2172_ffcc_7dd0_5a82 ^ 0x8e24_43f7_7446_08b8,

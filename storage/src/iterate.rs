@@ -20,6 +20,8 @@ pub struct BucketSnapshot {
     pub version: u64,
     /// The owner of the lock.
     pub owner: Owner,
+    /// Stamp of the last deletion.
+    deleted: u64,
     rows: Vec<SnapshotRow>,
     values: Vec<u8>,
 }
@@ -32,11 +34,14 @@ struct SnapshotRow {
     end: usize,
     /// Of the value's bytes, how many are the key of a heap table's row.
     key_bytes: usize,
+    /// When a heap table's row was last written.
+    stamp: u64,
 }
 
 impl Default for BucketSnapshot {
     fn default() -> Self {
-        Self { version: 0, owner: Owner::FREE, rows: Vec::new(), values: Vec::new() }
+        let (rows, values) = (Vec::new(), Vec::new());
+        Self { version: 0, owner: Owner::FREE, deleted: 0, rows, values }
     }
 }
 
@@ -52,6 +57,9 @@ impl BucketSnapshot {
     }
 
     /// Writes what [`Table::apply_copy`] makes the same bucket of at another copy; the bucket was changed before. `number` is the table's.
+    ///
+    /// In a heap table the value of each row begins with the row's stamp, in 8 bytes, and an item that removes a key without bytes has the
+    /// stamp of the last deletion in the place of a hash.
     ///
     /// # Panics
     /// If it has version 0.
@@ -69,16 +77,26 @@ impl BucketSnapshot {
                 self.rows().for_each(|(key, value)| unit.put(Key::from(key), value));
             }
             TableKind::Heap | TableKind::Ordered => {
-                self.heap_rows().for_each(|(key, value)| unit.put(Key::hashed(key), value));
+                let mut stamped = Vec::new();
+                for (row, (key, value)) in self.rows.iter().zip(self.heap_rows()) {
+                    stamped.clear();
+                    stamped.extend_from_slice(&row.stamp.to_le_bytes());
+                    stamped.extend_from_slice(value);
+                    unit.put(Key::hashed(key), &stamped);
+                }
+                unit.delete(Key::from_parts(self.deleted, &[]));
             }
         }
         unit.finish();
     }
 
-    /// Whether both have the same version and the same rows, byte for byte.
+    /// Whether both have the same version and the same rows, byte for byte, and the same stamps.
     #[must_use]
     pub fn equals(&self, other: &Self) -> bool {
-        self.version == other.version && self.rows().eq(other.rows())
+        let stamps = |it: &Self| it.rows.iter().map(|row| row.stamp).collect::<Vec<_>>();
+        (self.version, self.deleted) == (other.version, other.deleted)
+            && self.rows().eq(other.rows())
+            && stamps(self) == stamps(other)
     }
 }
 
@@ -90,31 +108,32 @@ impl Table {
     pub fn snapshot(&self, partition: u16, bucket: u32, snapshot: &mut BucketSnapshot) {
         let Some(address) = self.bucket_address(partition, bucket) else {
             assert!(self.has_partition(partition), "a partition that this node holds");
-            (snapshot.version, snapshot.owner) = (0, Owner::FREE);
+            (snapshot.version, snapshot.owner, snapshot.deleted) = (0, Owner::FREE, 0);
             return snapshot.rows.clear();
         };
         let bucket = self.bucket(address);
-        let BucketSnapshot { version, owner, rows, values } = snapshot;
+        let BucketSnapshot { version, owner, deleted, rows, values } = snapshot;
         bucket.read_consistent(|sequence| {
             rows.clear();
             values.clear();
             bucket.for_each(sequence, |slot| {
                 let (key, start) = (slot.key(), values.len());
-                let key_bytes = match self.layout().kind {
+                let (key_bytes, stamp) = match self.layout().kind {
                     TableKind::Fixed => {
                         values.resize(start + self.layout().value_bytes, 0);
                         slot.copy_value(&mut values[start..]);
-                        0
+                        (0, 0)
                     }
                     TableKind::Heap | TableKind::Ordered => {
                         let row = Row::of(self.arena(), slot);
                         row.copy_key(values);
                         row.copy_value(values);
-                        row.key_bytes()
+                        (row.key_bytes(), row.stamp())
                     }
                 };
-                rows.push(SnapshotRow { key, start, end: values.len(), key_bytes });
+                rows.push(SnapshotRow { key, start, end: values.len(), key_bytes, stamp });
             });
+            *deleted = bucket.deleted();
             *version = bucket.version();
             *owner = bucket.owner();
         });
@@ -139,7 +158,7 @@ impl Table {
             rows.extend(snapshot.heap_rows().map(|(key, _)| Box::<[u8]>::from(key)));
         }
         let entries = index.entries();
-        let pending = entries.iter().filter(|(_, owner)| *owner != Owner::FREE).count();
+        let pending = entries.iter().filter(|(_, owner)| owner.is_some()).count();
         let indexed: BTreeSet<_> = entries.into_iter().map(|(key, _)| key).collect();
         pending + rows.symmetric_difference(&indexed).count()
     }

@@ -185,7 +185,9 @@ impl TableLayout {
     /// [`StorageError::Rows`] if there are too many.
     pub fn heap(name: &str, rows: u64, partitioning: Partitioning) -> Result<Self, StorageError> {
         let layout = Self::new(name, ROW_NUMBER_BYTES, rows, partitioning)?;
-        Ok(Self { kind: TableKind::Heap, ..layout })
+        // A word for the last deletion.
+        let main_words = (layout.main_words + 1).next_multiple_of(SMALL_ALIGNMENT_WORDS);
+        Ok(Self { kind: TableKind::Heap, main_words, ..layout })
     }
 
     /// As [`Self::heap`], of kind [`TableKind::Ordered`].

@@ -58,12 +58,14 @@ pub use commit_record::{CommitRecord, CommitRecordWriter, RECORD_BYTES_MAX};
 pub use error::StorageError;
 pub use growth::{Splitting, level_of};
 pub use heap::HEAP_VALUE_BYTES_MAX;
+#[cfg(feature = "mutants")]
+pub use heap::keys_with_one_hash;
 pub use iterate::BucketSnapshot;
 pub use key::{KEY_BYTES_MAX, Key};
 pub use layout::{TableDefinition, TableKind, TableLayout, VALUE_BYTES_MAX};
 pub use location::{Location, Partitioning};
 pub use lock::{Lock, LockMode};
-pub use ordered_index::{Direction, LeafChange, LeafVersion};
+pub use ordered_index::Direction;
 pub use owner::{Owner, TransactionId};
 pub use read::Read;
 pub use scan::{Scanned, ScannedRow};

@@ -91,7 +91,7 @@ impl Table {
             let (table, key) = (self.name().to_owned(), key.to_string());
             return Err(StorageError::Exists { table, key });
         }
-        if self.put(bucket, next, (Owner::FREE, key), value, Quota::WithinShare) {
+        if self.put(bucket, next, (Owner::FREE, key), (0, value), Quota::WithinShare) {
             Ok(())
         } else {
             let (table, limit) = (self.name().to_owned(), self.limit_bytes());

@@ -43,7 +43,7 @@ impl Owner {
     /// Largest number of coroutines in a worker.
     pub const COROUTINES: usize = 1 << 8;
     const COUNTER_BITS: u32 = 24;
-    const EPOCH_SHIFT: u32 = 50;
+    pub(crate) const EPOCH_SHIFT: u32 = 50;
 
     /// Whether the lock of this owner keeps `other` out: it is held, by another transaction of the same epoch.
     #[inline(always)]

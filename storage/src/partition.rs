@@ -187,6 +187,10 @@ mod tests {
         Partitioning, Scanned, TableDefinition, Unlocked,
     };
 
+    /// Two transactions.
+    const OWNER: Owner = Owner(1 << Owner::EPOCH_SHIFT | 1);
+    const READER: Owner = Owner(1 << Owner::EPOCH_SHIFT | 2);
+
     /// A table of which this node has the first of two partitions.
     fn table(kind: TableKind) -> Table {
         let partitioning = Partitioning::new(2).expect("a power of two");
@@ -216,7 +220,7 @@ mod tests {
         let address = table.address_of(location).unwrap();
         let address_given_up = table.address(given_up.word()).unwrap();
         for (key, address) in [(written, address), (given_up, address_given_up)] {
-            let lock = table.lock_row(address, key, Owner(1), (LockMode::Insert, 5)).0;
+            let lock = table.lock_row(address, key, OWNER, (LockMode::Insert, 5));
             assert_eq!(lock, Lock::Granted { version: 0 });
         }
         // Only the first partition is here, and there is no third one.
@@ -228,20 +232,20 @@ mod tests {
         let held = table.bucket_address(0, location.root).unwrap();
         assert_eq!(held.with_tag(location.tag), address);
         let mut bytes = Vec::new();
-        let mut unit = BucketUpdateWriter::begin(&mut bytes, (0, 0, location.root), 0, Owner(1));
+        let mut unit = BucketUpdateWriter::begin(&mut bytes, (0, 0, location.root), 0, OWNER);
         unit.put(written, b"value");
         unit.finish();
         let unit = BucketUpdate::parse_checked(&bytes);
         assert_eq!(table.apply_at_primary(held, &unit), Applied::Applied);
-        assert_eq!(table.unlock_row(address_given_up, given_up, Owner(1)), Unlocked::Released);
+        assert_eq!(table.unlock_row(address_given_up, given_up, OWNER), Unlocked::Released);
         // A scan that began before goes on to its end.
         let all = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
-        let (mut leaves, mut rows) = (Vec::new(), Vec::new());
-        let scanned = table.scan(0, all, Direction::Ascending, Owner(2), &mut leaves, |row| {
+        let mut rows = Vec::new();
+        let scanned = table.scan(0, all, Direction::Ascending, READER, |row| {
             rows.push((row.key.to_vec(), row.value.map(<[u8]>::to_vec)));
             std::ops::ControlFlow::Continue(())
         });
-        assert_eq!(scanned, Scanned::Complete);
+        assert_eq!(scanned.1, Scanned::Complete);
         assert_eq!(rows, [(keys[0].to_vec(), Some(b"value".to_vec()))]);
     }
 

@@ -33,6 +33,20 @@ gannet_rules::rules! {
     MAPPED_CELLS,
     /// A key whose bucket was split since it was looked for is looked for again.
     SPLIT_BUCKETS,
+    /// A row that is there is as it was read if it was last written at that version of its bucket, or before.
+    ROW_VERSIONS,
+    /// An absent key has not come and gone since if the last deletion from its bucket is no later than the version that was read.
+    DELETION_MARKS,
+    /// The deletion of a row marks the other rows with its hash.
+    ONE_HASH,
+    /// An entry that was added to the index after a scan of its range is noticed.
+    ADDED_ENTRIES,
+    /// An entry of a range that is pending for another transaction is noticed.
+    PENDING_ENTRIES,
+    /// A removal from a leaf of the index after a scan of its range is noticed.
+    REMOVAL_MARKS,
+    /// Both halves of a leaf that is split have its marks, and so has the leaf before one that vanishes.
+    MARKS_OF_LEAVES,
     /// A reader follows a chain of overflow buckets only while its bucket is unchanged.
     UNCHANGED_CHAIN,
 }

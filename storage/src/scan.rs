@@ -1,13 +1,13 @@
 //! SCAN: the rows of a range of one partition, and what validates that no other row was there.
 //!
-//! *Source*: `docs/protocol.md`, "Ordered index": the counters of every leaf that the range touches, and
-//! the bucket versions of every row examined.
+//! *Source*: `docs/protocol.md`, "Ordered index": the number of the index when the scan began, and the bucket versions of every row
+//! examined.
 
 use std::ops::{Bound, ControlFlow};
 
 use crate::heap::Heap;
 use crate::key::Key;
-use crate::ordered_index::{Direction, LeafVersion};
+use crate::ordered_index::Direction;
 use crate::owner::Owner;
 use crate::read::Read;
 use crate::table::{BucketAddress, Table};
@@ -85,8 +85,8 @@ impl Keys {
 }
 
 impl Table {
-    /// Visits the rows of `partition` in a range, for the transaction `reader`, until `visit` breaks;
-    /// appends the leaves that the rows visited lie in to `leaves`.
+    /// Visits the rows of `partition` in a range, for the transaction `reader`, until `visit` breaks. The number by which
+    /// [`Self::validate_range`] tells whether keys have come or gone.
     ///
     /// A partition that this node does not hold, or a table without order, has no rows.
     pub fn scan(
@@ -95,12 +95,12 @@ impl Table {
         (from, to): (Bound<&[u8]>, Bound<&[u8]>),
         direction: Direction,
         reader: Owner,
-        leaves: &mut Vec<LeafVersion>,
         mut visit: impl FnMut(ScannedRow<'_>) -> ControlFlow<()>,
-    ) -> Scanned {
+    ) -> (u64, Scanned) {
         let Some(index) = self.heap(partition).and_then(Heap::index) else {
-            return Scanned::Complete;
+            return (0, Scanned::Complete);
         };
+        let number = index.number();
         let (mut keys, mut value) = (Keys::default(), Vec::new());
         let mut position: Option<Bound<Box<[u8]>>> = None;
         loop {
@@ -110,18 +110,17 @@ impl Table {
                 Direction::Descending => (from, at.unwrap_or(to)),
             };
             keys.clear();
-            let leaf = index.scan_leaf(range, direction, reader, |key| keys.push(key, self));
-            leaves.push(leaf.version);
+            let next = index.scan_leaf(range, direction, reader, |key| keys.push(key, self));
             keys.prefetch(self);
             for (key, located) in keys.iter() {
                 match self.visit_row(key, located, reader, &mut value, &mut visit) {
                     ControlFlow::Continue(()) => {}
-                    ControlFlow::Break(end) => return end,
+                    ControlFlow::Break(end) => return (number, end),
                 }
             }
-            match leaf.next {
+            match next {
                 Some(next) => position = Some(next),
-                None => return Scanned::Complete,
+                None => return (number, Scanned::Complete),
             }
         }
     }

@@ -1,11 +1,23 @@
-//! VALIDATE: whether a bucket still has the version that was read. It reads headers and no values.
+//! VALIDATE: whether a bucket still has the version that was read, and where it has not, whether a row in it is as it was read; and
+//! whether keys have come to a range, or gone.
 //!
-//! *Source*: FaSST section 5, step 2.
+//! *Source*: FaSST section 5, step 2; `docs/protocol.md`, "Conflicts by row".
 //!
 //! *Invariant*: the owner is known and the versions are compared all the same (rule C2).
 
+use std::cell::Cell;
+use std::ops::Bound;
+
+use crate::bucket::Bucket;
+use crate::growth::{level_of, stamp_of};
+use crate::heap::{Heap, Row};
+use crate::layout::TableKind;
 use crate::owner::Owner;
 use crate::table::{BucketAddress, Table};
+use gannet_rules::rule;
+
+/// Halves of a bucket, born since it was read, that one validation looks at.
+const HALVES_MAX: u32 = 64;
 
 /// What a validation found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +47,232 @@ impl Table {
             Validation::Unchanged
         } else {
             Validation::Changed
+        }
+    }
+
+    /// Checks, for the transaction `owner`, that the rows with this hash in a table with byte-string keys are as they were when their
+    /// bucket had `version`: each that is there was last written at that version or before; if none is there, nothing was deleted
+    /// from the bucket later.
+    ///
+    /// A key that has come and gone since is noticed. Where no row is there, so is the deletion of another row of the bucket.
+    #[must_use]
+    pub fn validate_row(&self, hash: u64, version: u64, owner: Owner) -> Validation {
+        let location = self.locate(hash);
+        let Some(mut address) = self.held_address_of(location) else { return Validation::Changed };
+        loop {
+            let found = self.validate_rows(address, owner, |bucket, sequence| {
+                // Halves have the same version: the level tells first whether this is the key's bucket.
+                if level_of(bucket.version()) != address.level() && rule!(SPLIT_BUCKETS) {
+                    return None;
+                }
+                let is_there = Cell::new(false);
+                let newer = bucket.find_where(sequence, address.tag(), hash, |slot| {
+                    is_there.set(true);
+                    self.is_newer(Row::of(self.arena(), slot), version)
+                });
+                let is_gone = !is_there.get() && is_marked(bucket, version);
+                Some(newer.is_none() && !is_gone)
+            });
+            match found {
+                Some(found) => return found,
+                None => address = self.present_address_of(location),
+            }
+        }
+    }
+
+    /// As [`Self::validate_row`], of all rows that a bucket had when it had `version`: of none of them was any written or deleted since.
+    #[must_use]
+    pub fn validate_whole(
+        &self,
+        partition: u16,
+        bucket: u32,
+        version: u64,
+        owner: Owner,
+    ) -> Validation {
+        let Some(distance) = self.layout().buckets.checked_shl(level_of(version)) else {
+            return Validation::Changed;
+        };
+        let count = self.bucket_count(partition);
+        let halves = (bucket..count).step_by(distance.max(1) as usize);
+        if halves.len() > HALVES_MAX as usize {
+            return Validation::Changed;
+        }
+        // Rows move to halves with larger numbers, which are looked at later.
+        for half in halves {
+            let Some(address) = self.bucket_address(partition, half) else { continue };
+            let found = self.validate_rows(address, owner, |bucket, sequence| {
+                let mut is_newer = is_marked(bucket, version);
+                bucket.for_each(sequence, |slot| {
+                    is_newer |= self.is_newer(Row::of(self.arena(), slot), version);
+                });
+                Some(!is_newer)
+            });
+            match found {
+                None | Some(Validation::Unchanged) => {}
+                Some(found) => return found,
+            }
+        }
+        Validation::Unchanged
+    }
+
+    /// Checks that no key of a range has come or gone since a scan of the transaction `owner` began at this number of the index.
+    #[must_use]
+    pub fn validate_range(
+        &self,
+        partition: u16,
+        range: (Bound<&[u8]>, Bound<&[u8]>),
+        number: u64,
+        owner: Owner,
+    ) -> Validation {
+        let index = self.heap(partition).and_then(Heap::index);
+        index.map_or(Validation::Changed, |index| index.validate(range, number, owner))
+    }
+
+    fn is_newer(&self, row: Row<'_>, version: u64) -> bool {
+        row.stamp() > stamp_of(version) && rule!(ROW_VERSIONS)
+    }
+
+    /// Looks at a bucket that no other transaction holds. `are_unchanged` gets it with its sequence word, and says nothing of a bucket that
+    /// has not the rows any more.
+    fn validate_rows(
+        &self,
+        address: BucketAddress,
+        owner: Owner,
+        mut are_unchanged: impl FnMut(Bucket<'_>, u64) -> Option<bool>,
+    ) -> Option<Validation> {
+        debug_assert_ne!(
+            self.layout().kind,
+            TableKind::Fixed,
+            "rows of fixed tables have no stamps"
+        );
+        let bucket = self.bucket(address);
+        bucket.read_consistent(|sequence| {
+            // The owner first: a writer that has freed the bucket has written its rows before.
+            if bucket.owner().excludes(owner) {
+                return Some(Validation::Locked);
+            }
+            let unchanged = are_unchanged(bucket, sequence)?;
+            Some(if unchanged { Validation::Unchanged } else { Validation::Changed })
+        })
+    }
+}
+
+/// Whether rows were deleted from a bucket after this version.
+fn is_marked(bucket: Bucket<'_>, version: u64) -> bool {
+    bucket.deleted() > stamp_of(version) && rule!(DELETION_MARKS)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::heap::keys_with_one_hash;
+    use crate::{Arena, BucketUpdate, BucketUpdateWriter, Key, Partitioning, TableLayout};
+
+    const OWNER: Owner = Owner(1 << Owner::EPOCH_SHIFT | 1);
+
+    /// A table of one bucket, which is split now and then, and what has become of its keys.
+    struct Rows {
+        table: Table,
+        keys: Vec<Vec<u8>>,
+        /// Of each key, whether it is there.
+        is_there: Vec<bool>,
+        /// Of each key, the step of its last change; and the steps of the deletions.
+        changed: Vec<usize>,
+        deletions: Vec<(usize, usize)>,
+    }
+
+    impl Rows {
+        fn new() -> Self {
+            let partitioning = Partitioning::new(1).expect("a power of two");
+            let layout = TableLayout::heap("rows", 0, partitioning).expect("sizes in range");
+            let arena = Arc::new(Arena::new(1 << 20, &[1 << 20]).expect("address space"));
+            let table = Table::new("rows", layout, arena, |_| true).expect("it fits");
+            let mut keys: Vec<_> = (0..14_u8).map(|number| vec![number; 70]).collect();
+            keys.extend(keys_with_one_hash(7).map(Vec::from));
+            let (is_there, changed) = (vec![false; keys.len()], vec![0; keys.len()]);
+            Self { table, keys, is_there, changed, deletions: Vec::new() }
+        }
+
+        fn address(&self, key: usize) -> (BucketAddress, u32, u64) {
+            let location = self.table.locate(Key::hashed(&self.keys[key]).word());
+            let address = self.table.present_address_of(location);
+            let version = self.table.bucket(address).version();
+            (address, self.table.bucket_at(location, version), version)
+        }
+
+        fn apply(&self, key: usize, write: impl FnOnce(BucketUpdateWriter<'_>)) {
+            let (address, bucket, version) = self.address(key);
+            let mut bytes = Vec::new();
+            write(BucketUpdateWriter::begin(&mut bytes, (0, 0, bucket), version, OWNER));
+            let unit = BucketUpdate::parse_checked(&bytes);
+            assert_eq!(self.table.apply_at_backup(address, &unit), crate::Applied::Applied);
+        }
+
+        /// Adds the key, writes it again, removes it, or splits its bucket.
+        fn change(&mut self, key: usize, kind: u8, step: usize) {
+            if kind == 0 {
+                let (_, bucket, version) = self.address(key);
+                if level_of(version) < 3 && self.table.child_of(bucket, version).is_some() {
+                    self.apply(key, |unit| unit.split());
+                }
+                return;
+            }
+            if kind < 4 {
+                self.apply(key, |mut unit| {
+                    unit.put(Key::hashed(&self.keys[key]), &vec![kind; usize::from(kind) * 30]);
+                    unit.finish();
+                });
+                self.is_there[key] = true;
+            } else if self.is_there[key] {
+                self.apply(key, |mut unit| {
+                    unit.delete(Key::hashed(&self.keys[key]));
+                    unit.finish();
+                });
+                self.is_there[key] = false;
+                self.deletions.push((step, key));
+            } else {
+                return;
+            }
+            self.changed[key] = step;
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_row_is_valid_until_it_changes(
+            changes in proptest::collection::vec((0_usize..16, 0_u8..6), 1..60),
+            seen_at in 0_usize..60,
+        ) {
+            let mut rows = Rows::new();
+            let mut seen = Vec::new();
+            for (step, (key, kind)) in (1..).zip(changes) {
+                if seen.is_empty() && step > seen_at {
+                    seen = (0..rows.keys.len()).map(|key| rows.address(key)).collect();
+                }
+                rows.change(key, kind, step);
+            }
+            for (key, &(_, bucket, version)) in seen.iter().enumerate() {
+                let hash = Key::hashed(&rows.keys[key]).word();
+                let found = rows.table.validate_row(hash, version, OWNER);
+                let whole = rows.table.validate_whole(0, bucket, version, OWNER);
+                let is_unchanged = rows.changed[key] <= seen_at;
+                // The deletion of another key counts where the row is not there; so does each change of one with the same hash.
+                let mut later = rows.deletions.iter().filter(|(step, _)| *step > seen_at);
+                let is_rival = |other: usize| {
+                    other != key && Key::hashed(&rows.keys[other]).word() == hash
+                };
+                let has_rival = (0..rows.keys.len()).any(|it| is_rival(it) && rows.changed[it] > seen_at);
+                let may_fail = !rows.is_there[key] && later.next().is_some() || has_rival;
+                prop_assert!(is_unchanged || found == Validation::Changed, "{}", key);
+                prop_assert!(!is_unchanged || may_fail || found == Validation::Unchanged, "{}", key);
+                let all_unchanged = rows.changed.iter().all(|step| *step <= seen_at);
+                prop_assert!(!all_unchanged || whole == Validation::Unchanged);
+                prop_assert!(is_unchanged || whole == Validation::Changed);
+            }
         }
     }
 }

@@ -95,13 +95,13 @@ impl Copies {
             (false, None) => return,
         };
         self.transactions += 1;
-        let owner = Owner(self.transactions);
+        let owner = Owner(Owner::of_epoch(1).0 + self.transactions);
         let table = &self.primary.tables[row.0];
         let bytes = row.1.to_le_bytes();
         let key = Key::hashed(&bytes);
         let lock = if row.0 == 0 {
             let mode = (mode, value_bytes.unwrap_or(0));
-            table.lock_row(table.address(key.word()).unwrap(), key, owner, mode).0
+            table.lock_row(table.address(key.word()).unwrap(), key, owner, mode)
         } else {
             let mut out = [0; FIXED_BYTES];
             table.lock(table.address(row.1).unwrap(), row.1, owner, mode, &mut out)

@@ -57,13 +57,13 @@ impl Copies {
 
     fn lock(&mut self, at: Option<BucketAddress>, number: u64, mode: LockMode) -> (Owner, Lock) {
         self.owners += 1;
-        let (table, owner) = (&self.primary, Owner(self.owners));
+        let (table, owner) = (&self.primary, Owner(Owner::of_epoch(1).0 + self.owners));
         let lock = self.with_key(number, |key| {
             let address = at.unwrap_or_else(|| table.address(key.word()).unwrap());
             if table.layout().kind == TableKind::Fixed {
                 table.lock(address, number, owner, mode, &mut self.value(number))
             } else {
-                table.lock_row(address, key, owner, (mode, table.layout().value_bytes)).0
+                table.lock_row(address, key, owner, (mode, table.layout().value_bytes))
             }
         });
         (owner, lock)
@@ -122,7 +122,7 @@ impl Copies {
         let (mut units, mut found) = (Vec::new(), Vec::new());
         for behind in 0..count {
             self.owners += 1;
-            let owner = Owner(self.owners);
+            let owner = Owner(Owner::of_epoch(1).0 + self.owners);
             let splitting = self.primary.lock_to_split(0, behind, owner);
             found.push(splitting);
             let Splitting::Granted { bucket, version } = splitting else { break };

@@ -33,7 +33,7 @@ impl Rows {
     fn lock(&self, key: &str, owner: Owner, mode: LockMode, value_bytes: usize) -> Lock {
         let key = Key::hashed(key.as_bytes());
         let address = self.table.address(key.word()).unwrap();
-        self.table.lock_row(address, key, owner, (mode, value_bytes)).0
+        self.table.lock_row(address, key, owner, (mode, value_bytes))
     }
 
     fn unlock(&self, key: &str, owner: Owner) -> Unlocked {

@@ -513,7 +513,7 @@ fn what_dead_transactions_have_left_is_removed() {
     let insert = |key: &'static [u8], owner| {
         let key = Key::from(key);
         let address = table.address(key.word()).unwrap();
-        table.lock_row(address, key, owner, (LockMode::Insert, 100)).0
+        table.lock_row(address, key, owner, (LockMode::Insert, 100))
     };
     table.set_barrier(0, of_epoch(1, 9));
     assert_eq!(insert(b"dead", of_epoch(1, 1)), Lock::Granted { version: 0 });

@@ -74,14 +74,13 @@ async fn rows_of_every_size_reuse_freed_memory() {
             );
             let empty = ["DELETE FROM", "TRUNCATE", "DROP TABLE"][(round + number) % 3];
             client.batch_execute(&format!("{empty} {table}")).await.unwrap();
-            let [bytes, buckets] = memory_bytes(&metrics);
             assert!(full_bytes > empty_bytes * 3, "{full_bytes} bytes of a table that is full");
-            let (of_rows, of_rows_max) =
-                (bytes - buckets, empty_bytes - empty_buckets + empty_bytes / 10);
-            assert!(
-                of_rows < of_rows_max,
-                "{empty}: {of_rows} bytes of rows, {of_rows_max} allowed"
-            );
+            let of_rows_max = empty_bytes - empty_buckets + empty_bytes / 10;
+            // Where others keep the workers busy, the memory of a dropped table comes back a little later.
+            awaited("the memory of rows comes back", || {
+                let [bytes, buckets] = memory_bytes(&metrics);
+                (bytes - buckets < of_rows_max).then_some(())
+            });
         }
     }
     client.batch_execute("DROP TABLE IF EXISTS t0, t1, t2").await.unwrap();

@@ -6,7 +6,7 @@ use gannet_rpc::ResponseWriter;
 use gannet_storage::{HEAP_VALUE_BYTES_MAX, Key, Lock, LockMode, TableKind};
 
 use crate::participant::{Participant, Prepared};
-use crate::request::{LEAF_CHANGE_BYTES, LockRow, Status, VERSION_BYTES, encode_leaf_change};
+use crate::request::{LockRow, Status, VERSION_BYTES};
 
 impl Participant {
     #[inline]
@@ -47,14 +47,10 @@ impl Participant {
         if table.barrier_count(table.locate(key.word()).partition) > 0 {
             return response.push(Status::Barrier as u16);
         }
-        let (lock, leaf) = table.lock_row(prepared.address, key, owner, change);
-        let (status, version) = lock_status(lock);
-        response.push_with(VERSION_BYTES + LEAF_CHANGE_BYTES, |out| {
-            let (version_out, leaf_out) = out.split_at_mut(VERSION_BYTES);
-            version_out.copy_from_slice(&version.to_le_bytes());
-            let Some(leaf) = leaf else { return (status as u16, VERSION_BYTES) };
-            leaf_out.copy_from_slice(&encode_leaf_change(leaf));
-            (status as u16, VERSION_BYTES + LEAF_CHANGE_BYTES)
+        let (status, version) = lock_status(table.lock_row(prepared.address, key, owner, change));
+        response.push_with(VERSION_BYTES, |out| {
+            out.copy_from_slice(&version.to_le_bytes());
+            (status as u16, VERSION_BYTES)
         });
     }
 }

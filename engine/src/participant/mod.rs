@@ -19,7 +19,7 @@ pub(crate) use backup::backed_up;
 pub(crate) use lock::lock_status;
 pub(crate) use primary::applied_at_primary;
 pub(crate) use read::read_status;
-pub(crate) use validate::validated;
+pub(crate) use validate::{rows_validated, validated};
 
 use std::cell::RefCell;
 use std::hint::select_unpredictable;
@@ -34,7 +34,7 @@ use gannet_storage::{
 
 use crate::request::{
     self, Barrier, CopyBuckets, Expect, LockRow, Read, Scan, Status, TableRequest, Unlock,
-    Validate, ValidateLeaf, ValidateMany,
+    Validate, ValidateMany, ValidateRange,
 };
 use crate::scan_page::PageWriter;
 use crate::view::View;
@@ -154,6 +154,46 @@ impl Participant {
         self.view.configuration().primary(partition) == self.view.id() || !rule!(MOVED)
     }
 
+    /// As `prepare`, of a request that is not of every transaction: what it is about, if this node has that.
+    fn prepare_other(&self, kind: u16, payload: &[u8]) -> (Action, Option<BucketAddress>) {
+        match kind {
+            request::SCAN => {
+                let order =
+                    |Scan { table, partition, .. }, _: &[u8]| self.order_target(table, partition);
+                (Action::Scan, target(payload, order))
+            }
+            request::VALIDATE_ROWS => {
+                let partition = |ValidateMany { table, partition, .. }, _: &[u8]| {
+                    let table_has_rows = self.view.table(table)?.layout().kind != TableKind::Fixed;
+                    self.served_target(table, partition, 0).filter(|_| table_has_rows)
+                };
+                (Action::ValidateRows, target(payload, partition))
+            }
+            request::VALIDATE_RANGE => {
+                let order = |ValidateRange { table, partition, .. }, _: &[u8]| {
+                    self.order_target(table, partition)
+                };
+                (Action::ValidateRange, target(payload, order))
+            }
+            request::SET_BARRIER => {
+                let order = |Barrier { table, partition, .. }, rest: &[u8]| {
+                    self.order_target(table, partition).filter(|_| rest.is_empty())
+                };
+                (Action::SetBarrier, target(payload, order))
+            }
+            request::RELEASE_BARRIER => {
+                (Action::ReleaseBarrier, target(payload, |it, rest| self.barrier_target(it, rest)))
+            }
+            request::COPY => {
+                (Action::Copy, target(payload, |copy, rest| self.copy_target(copy, rest)))
+            }
+            request::EXPECT => {
+                (Action::Expect, target(payload, |it, rest| self.expect_target(it, rest)))
+            }
+            _ => (Action::Refuse, None),
+        }
+    }
+
     /// What becomes of a request about nothing that this node serves. One that was sent to the primary that the node was, or is to be, is
     /// told so.
     #[cold]
@@ -163,8 +203,13 @@ impl Participant {
         let number = request::table_of(payload);
         let table = self.view.table(number);
         if table.is_some() && !self.view.configuration().has_table(number) {
-            let validates = [request::VALIDATE, request::VALIDATE_MANY, request::VALIDATE_LEAF];
-            let is_validated = validates.contains(&kind);
+            let is_validated = matches!(
+                kind,
+                request::VALIDATE
+                    | request::VALIDATE_MANY
+                    | request::VALIDATE_ROWS
+                    | request::VALIDATE_RANGE
+            );
             return Prepared::of_no_bucket(if is_validated { Action::Move } else { Action::Leave });
         }
         let is_moved = table.zip(partition).is_some_and(|(table, partition)| {
@@ -180,7 +225,10 @@ impl Participant {
                 request::VALIDATE_MANY | request::COPY | request::EXPECT => {
                     table.has_partition(partition)
                 }
-                request::SCAN | request::VALIDATE_LEAF | request::SET_BARRIER => {
+                request::VALIDATE_ROWS => {
+                    table.has_partition(partition) && kind_of_table != TableKind::Fixed
+                }
+                request::SCAN | request::VALIDATE_RANGE | request::SET_BARRIER => {
                     table.has_partition(partition) && kind_of_table == TableKind::Ordered
                 }
                 _ => false,
@@ -259,7 +307,8 @@ pub(crate) enum Action {
     Primary,
     Unlock,
     Scan,
-    ValidateLeaf,
+    ValidateRows,
+    ValidateRange,
     SetBarrier,
     ReleaseBarrier,
     Copy,
@@ -349,33 +398,7 @@ impl Handler for Participant {
                 };
                 (Action::Unlock, target(payload, locked))
             }
-            request::SCAN => {
-                let order =
-                    |Scan { table, partition, .. }, _: &[u8]| self.order_target(table, partition);
-                (Action::Scan, target(payload, order))
-            }
-            request::VALIDATE_LEAF => {
-                let order = |ValidateLeaf { table, partition, .. }, rest: &[u8]| {
-                    self.order_target(table, partition).filter(|_| rest.is_empty())
-                };
-                (Action::ValidateLeaf, target(payload, order))
-            }
-            request::SET_BARRIER => {
-                let order = |Barrier { table, partition, .. }, rest: &[u8]| {
-                    self.order_target(table, partition).filter(|_| rest.is_empty())
-                };
-                (Action::SetBarrier, target(payload, order))
-            }
-            request::RELEASE_BARRIER => {
-                (Action::ReleaseBarrier, target(payload, |it, rest| self.barrier_target(it, rest)))
-            }
-            request::COPY => {
-                (Action::Copy, target(payload, |copy, rest| self.copy_target(copy, rest)))
-            }
-            request::EXPECT => {
-                (Action::Expect, target(payload, |it, rest| self.expect_target(it, rest)))
-            }
-            _ => (Action::Refuse, None),
+            _ => self.prepare_other(kind, payload),
         };
         match address {
             Some(address) => Prepared { action, table: request::table_of(payload), address },
@@ -412,7 +435,8 @@ impl Handler for Participant {
             Action::Primary => self.primary(&prepared, payload, response),
             Action::Unlock => self.unlock(&prepared, payload, response),
             Action::Scan => self.scan(payload, response),
-            Action::ValidateLeaf => self.validate_leaf(payload, response),
+            Action::ValidateRows => self.validate_rows(payload, response),
+            Action::ValidateRange => self.validate_range(payload, response),
             Action::SetBarrier => self.set_barrier(payload, response),
             Action::ReleaseBarrier => self.release_barrier(payload, response),
             Action::Copy => self.copy(payload, response),

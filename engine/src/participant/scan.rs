@@ -1,14 +1,15 @@
-//! SCAN: rows of a range of one partition, from its primary. VALIDATE_LEAF: whether a leaf that a scan has read is unchanged.
+//! SCAN: rows of a range of one partition, from its primary. VALIDATE_RANGE: whether keys have come to a range, or gone, since its scan.
 //!
 //! *Source*: `docs/protocol.md`, "Ordered index".
 
 use std::ops::ControlFlow;
 
 use gannet_rpc::ResponseWriter;
-use gannet_storage::{LeafVersion, Scanned};
+use gannet_storage::Scanned;
 
 use crate::participant::Participant;
-use crate::request::{RESPONSE_BYTES_MAX, Scan, Status, ValidateLeaf};
+use crate::participant::validate::status_of;
+use crate::request::{RESPONSE_BYTES_MAX, Scan, Status, ValidateRange};
 use crate::scan_page::decode_shape;
 
 /// Bytes of rows in one answer, unless the first row alone is longer.
@@ -26,10 +27,9 @@ impl Participant {
         };
         let mut page = std::mem::take(&mut self.page);
         page.clear();
-        let mut leaves = std::mem::take(&mut page.leaves);
         let table = self.table(request.table);
-        let scanned =
-            table.scan(request.partition, bounds, direction, request.owner, &mut leaves, |row| {
+        let (number, scanned) =
+            table.scan(request.partition, bounds, direction, request.owner, |row| {
                 page.push(&row);
                 let is_full = page.row_bytes() >= ROWS_BYTES_MAX;
                 if is_full || page.rows() >= request.rows {
@@ -38,7 +38,7 @@ impl Participant {
                     ControlFlow::Continue(())
                 }
             });
-        page.leaves = leaves;
+        page.number = number;
         let status = match scanned {
             Scanned::Complete => Status::Done,
             Scanned::Stopped => Status::More,
@@ -56,11 +56,14 @@ impl Participant {
         self.page = page;
     }
 
-    pub(super) fn validate_leaf(&self, payload: &[u8], response: &mut ResponseWriter<'_>) {
-        let ValidateLeaf { table, partition, leaf, counter, .. } = Self::decoded(payload).0;
-        let seen = LeafVersion { leaf, counter };
-        let is_unchanged = self.table(table).is_leaf_unchanged(partition, seen);
-        let status = if is_unchanged { Status::Done } else { Status::Changed };
-        response.push(status as u16);
+    pub(super) fn validate_range(&self, payload: &[u8], response: &mut ResponseWriter<'_>) {
+        let (request, rest) = Self::decoded::<ValidateRange>(payload);
+        let bounds = rest.split_first_chunk().and_then(|(number, bounds)| {
+            Some((u64::from_le_bytes(*number), decode_shape(request.shape, bounds)?.0))
+        });
+        let Some((number, bounds)) = bounds else { return self.refuse(response) };
+        let table = self.table(request.table);
+        let found = table.validate_range(request.partition, bounds, number, request.owner);
+        response.push(status_of(found) as u16);
     }
 }

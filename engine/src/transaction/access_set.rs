@@ -1,4 +1,4 @@
-//! The rows that a transaction reads or writes: its read set and its write set, and the leaves that it has scanned.
+//! The rows that a transaction reads or writes: its read set and its write set, and the ranges that it has scanned.
 //!
 //! ```text
 //! rows    | 0 ... executed .. |       a row of the read set has no lock mode
@@ -12,12 +12,13 @@
 //! *Not here*: requests and their answers, in `execute.rs` and `heap.rs`.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use gannet_storage::{Key, LockMode};
 
 use crate::outcome::{Abort, Misuse, RowProblem};
 use crate::row_key::RowKey;
-use crate::transaction::LeafObservation;
+use crate::transaction::RangeObservation;
 
 /// A row of the read or write set, as its transaction names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,8 +98,8 @@ pub(super) struct AccessSet {
     pub(super) rows: Vec<Row>,
     /// Rows before this one are executed.
     pub(super) executed: usize,
-    /// Leaves of ordered tables that scans have touched.
-    pub(super) leaves: Vec<LeafObservation>,
+    /// Ranges of ordered tables that were scanned.
+    pub(super) ranges: Vec<Arc<RangeObservation>>,
     /// The rows' values, and keys of heap tables; bytes of earlier transactions until they are
     /// overwritten.
     pub(super) values: Vec<u8>,
@@ -111,7 +112,7 @@ impl AccessSet {
     #[inline(always)]
     pub(super) fn clear(&mut self) {
         self.rows.clear();
-        self.leaves.clear();
+        self.ranges.clear();
         self.executed = 0;
         self.values_used = 0;
     }

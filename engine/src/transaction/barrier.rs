@@ -30,8 +30,10 @@ impl Transaction<'_> {
     pub(crate) fn set_barrier(&mut self, table: TableId) -> Result<ScanBarrier, Abort> {
         self.check_all_partitions()?;
         let barrier = ScanBarrier { table, owner: self.owner };
-        let is_ordered =
-            self.view.table(table.0).is_some_and(|table| table.layout().kind == TableKind::Ordered);
+        let is_ordered = self
+            .view
+            .kept_table(table.0)
+            .is_some_and(|table| table.layout().kind == TableKind::Ordered);
         let no_such_table = Misuse::NoSuchTable { table: table.0 };
         if !is_ordered {
             return Err(no_such_table.into());

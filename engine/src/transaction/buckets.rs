@@ -1,8 +1,9 @@
 //! From rows to buckets: versions and locks belong to buckets, so all later phases work on them.
 //!
 //! Rule C2: all observations of one bucket by one transaction must agree, whether they were reads or
-//! locks, and in whatever round of execute they were made. A transaction that locks nothing does not compare them: each is
-//! validated, and of two observations that differ at least one is no longer valid.
+//! locks, and in whatever round of execute they were made. Where rows have stamps, observations that differ are doubtful, and are
+//! validated by row. A transaction that locks nothing does not compare them: each is validated, and of two observations that differ
+//! at least one is no longer valid, or is validated by row.
 
 use std::hint::select_unpredictable;
 use std::ops::Range;
@@ -14,13 +15,14 @@ use crate::by_number::{SLOTS_MAX, slot_of};
 use crate::outcome::{Abort, Conflict, Misuse, RowProblem};
 use crate::transaction::access_set::{AccessSet, Row, RowState};
 use crate::transaction::{Scratch, Transaction};
+use crate::view::View;
 
 /// The rows of one bucket: a range of `Scratch::order`, which is empty where nothing is to be locked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BucketGroup {
     start: usize,
     end: usize,
-    /// One of its rows; all have the same bucket and version.
+    /// One of its rows. All have the same bucket, and the version of the bucket as it was locked if it was.
     pub(super) row: u32,
 }
 
@@ -61,7 +63,8 @@ impl Transaction<'_> {
     /// in the write set twice.
     pub(super) fn group_buckets(&mut self) -> Result<(), Abort> {
         let AccessSet { rows, values, .. } = &self.set;
-        let Scratch { order, held, read, .. } = &mut self.scratch;
+        let Scratch { order, held, read, are_doubtful, .. } = &mut self.scratch;
+        *are_doubtful = false;
         order.clear();
         held.clear();
         read.clear();
@@ -84,27 +87,47 @@ impl Transaction<'_> {
         let same = |a: &(u64, u32), b: &(u64, u32)| a.0 == b.0 && rule!(ONE_UNIT);
         let mut start = 0;
         for bucket in order.chunk_by(same) {
-            (2..=bucket.len()).try_for_each(|end| check_row(rows, values, &bucket[..end]))?;
+            let mut differ = false;
+            for end in 2..=bucket.len() {
+                differ |= check_row(rows, values, &bucket[..end], &self.view)?;
+            }
             let end = start + bucket.len();
             // Without a branch: the processor could not predict which rows are locked.
             let holds = |row: u32| rows[row as usize].state == RowState::Granted;
             let is_held = bucket.iter().fold(false, |is_held, &(_, row)| is_held | holds(row));
+            let mut first = bucket[0].1;
+            if differ {
+                *are_doubtful = true;
+                // A unit is based on the version that the lock returned, and on none that was read before.
+                let locked = bucket.iter().map(|(_, row)| *row).find(|row| holds(*row));
+                first = locked.filter(|_| rule!(GRANTED_BASE)).unwrap_or(first);
+            }
             let groups = select_unpredictable(is_held, &mut *held, &mut *read);
-            groups.push(BucketGroup::new(start..end, bucket[0].1));
+            groups.push(BucketGroup::new(start..end, first));
             start = end;
         }
         Ok(())
     }
 }
 
-/// Checks the last row of a group against those before it. Keys of heap tables, which lie in `values`, may have one hash.
-fn check_row(rows: &[Row], values: &[u8], group: &[(u64, u32)]) -> Result<(), Abort> {
-    let Some((&(_, last), before)) = group.split_last() else { return Ok(()) };
+/// Checks the last row of a group against those before it: whether it differs from one, and is to be validated by row. Keys of heap
+/// tables, which lie in `values`, may have one hash.
+fn check_row(
+    rows: &[Row],
+    values: &[u8],
+    group: &[(u64, u32)],
+    view: &View,
+) -> Result<bool, Abort> {
+    let Some((&(_, last), before)) = group.split_last() else { return Ok(false) };
     let last = &rows[last as usize];
+    let mut differs = false;
     for &(_, other) in before {
         let other = &rows[other as usize];
         if other.version != last.version && rule!(C2) {
-            return Err(Conflict::Changed.into());
+            if !view.has_stamps(last.table) {
+                return Err(Conflict::Changed.into());
+            }
+            differs = true;
         }
         let is_same_key =
             || other.key == last.key && values[other.key_range()] == values[last.key_range()];
@@ -113,5 +136,5 @@ fn check_row(rows: &[Row], values: &[u8], group: &[(u64, u32)]) -> Result<(), Ab
             return Err(Misuse::Row { table: last.table, key, problem }.into());
         }
     }
-    Ok(())
+    Ok(differs)
 }

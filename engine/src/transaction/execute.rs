@@ -27,7 +27,7 @@ impl Transaction<'_> {
         let is_later_round = self.set.executed > 0 && self.set.executed < self.set.rows.len();
         if !rule!(C1) && self.is_open() && is_later_round {
             self.group_buckets()?;
-            self.validate_groups()?;
+            self.validate_groups(false)?;
         }
         while self.set.executed < self.set.rows.len() && self.is_open() {
             let end = self.send_rows();
@@ -89,7 +89,7 @@ impl Transaction<'_> {
     /// the first that was postponed on are requested again: what was locked is then locked already.
     fn take_answers(&mut self, end: usize) {
         let Self { view, set, round, owner, .. } = self;
-        let AccessSet { rows, executed: first, leaves, values, values_used } = set;
+        let AccessSet { rows, executed: first, values, values_used, .. } = set;
         let mut failed = None;
         let mut batch = round.batch();
         let mut executed = end;
@@ -144,7 +144,7 @@ impl Transaction<'_> {
             };
             row.observe(u64::from_le_bytes(*version), view);
             if row.key_bytes > 0 {
-                if !heap::take_answer(row, value, (values, values_used), leaves) {
+                if !heap::take_answer(row, value, (values, values_used)) {
                     failed = failed.or(Some((Status::Changed, row.table)));
                 }
             } else if value.len() == row.value_bytes {

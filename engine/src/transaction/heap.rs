@@ -3,15 +3,14 @@
 //!
 //! *Source*: FaSST section 5.2.1, for tables that it does not have.
 
-use gannet_storage::{HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, Key, LeafChange, LockMode, TableKind};
+use gannet_storage::{HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, Key, LockMode, TableKind};
 
 use crate::configuration::NOBODY;
 use crate::outcome::{Abort, Conflict, Failure, Misuse, RowProblem};
-use crate::request::decode_leaf_change;
 use crate::table_id::TableId;
 use crate::transaction::Transaction;
 use crate::transaction::access_set::{Row, RowId, RowState};
-use crate::transaction::scan::LeafObservation;
+use crate::view::View;
 
 /// What commit does to a row of a heap table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +34,7 @@ impl<'a> Change<'a> {
     }
 }
 
-/// A bucket's version, as a transaction saw it.
+/// A row as a transaction saw it, found or absent: by the version of its bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Observation {
     /// Number of the table.
@@ -46,6 +45,15 @@ pub(crate) struct Observation {
     pub(crate) bucket: u32,
     /// Its version.
     pub(crate) version: u64,
+    /// Hash of the row's key in a table with byte-string keys; 0 stands for all rows of the bucket.
+    pub(crate) hash: u64,
+}
+
+impl Observation {
+    /// The same of all rows of the bucket.
+    pub(crate) fn of_bucket(self) -> Self {
+        Self { hash: 0, ..self }
+    }
 }
 
 impl Transaction<'_> {
@@ -119,7 +127,7 @@ impl Transaction<'_> {
         value_bytes: usize,
     ) -> RowId {
         let row = self.set.next_row();
-        let refused = match self.view.table(table.0) {
+        let refused = match self.view.kept_table(table.0) {
             None => Some(Misuse::NoSuchTable { table: table.0 }),
             Some(found) if found.layout().kind == TableKind::Fixed => {
                 let problem = RowProblem::IsBytes;
@@ -131,7 +139,7 @@ impl Transaction<'_> {
             }
             Some(_) => None,
         };
-        let location = self.view.table(table.0).map(|table| table.locate(key.word()));
+        let location = self.view.kept_table(table.0).map(|table| table.locate(key.word()));
         let (Some(location), None) = (location, refused) else {
             self.doom(refused.unwrap_or(Misuse::NoSuchTable { table: table.0 }));
             return RowId(u32::MAX);
@@ -168,13 +176,12 @@ impl Transaction<'_> {
     /// If there are rows that are not executed.
     pub(crate) fn observe(&mut self, observation: Observation) {
         assert_eq!(self.set.executed, self.set.rows.len(), "observations come before other rows");
-        let Observation { table, partition, bucket, version } = observation;
+        let Observation { table, partition, bucket, version, hash } = observation;
         let primary = self.view.configuration().primary(partition);
         if primary == NOBODY {
             return self.doom(Failure::Lost { partition });
         }
-        if self.view.table(table).is_none() {
-            // Dropped since.
+        if self.view.kept_table(table).is_none() {
             return self.doom(Conflict::Changed);
         }
         self.set.rows.push(Row {
@@ -182,7 +189,7 @@ impl Transaction<'_> {
             partition,
             primary,
             bucket,
-            key: 0,
+            key: hash,
             mode: None,
             state: RowState::Found,
             written: false,
@@ -195,12 +202,30 @@ impl Transaction<'_> {
         self.set.executed += 1;
     }
 
-    /// The bucket that a row was executed in, and its version.
+    /// What was seen of a row that was executed.
     pub(crate) fn observation(&self, row: RowId) -> Option<Observation> {
         let row = self.set.row(row)?;
-        let Row { table, partition, bucket, version, .. } = *row;
         let is_known = matches!(row.state, RowState::Found | RowState::Absent | RowState::Granted);
-        is_known.then_some(Observation { table, partition, bucket, version })
+        is_known.then(|| row.observation(&self.view))
+    }
+
+    /// Whether a transaction has read rows with stamps, which are valid though their buckets have changed.
+    #[cold]
+    pub(super) fn stamped_reads(&self) -> Vec<Observation> {
+        let reads = self.set.rows.iter().filter(|row| {
+            row.mode.is_none()
+                && matches!(row.state, RowState::Found | RowState::Absent)
+                && self.view.has_stamps(row.table)
+        });
+        reads.map(|row| row.observation(&self.view)).collect()
+    }
+}
+
+impl Row {
+    fn observation(&self, view: &View) -> Observation {
+        let Self { table, partition, bucket, version, key, .. } = *self;
+        let hash = if view.has_stamps(table) { key } else { 0 };
+        Observation { table, partition, bucket, version, hash }
     }
 }
 
@@ -209,7 +234,6 @@ pub(super) fn take_answer(
     row: &mut Row,
     answer: &[u8],
     (values, used): (&mut Vec<u8>, &mut usize),
-    leaves: &mut Vec<LeafObservation>,
 ) -> bool {
     if row.mode.is_none() {
         row.value_at = *used;
@@ -223,30 +247,4 @@ pub(super) fn take_answer(
     }
     // What a transaction wants to change it has read before: another has been faster.
     row.state == RowState::Granted
-        && decode_leaf_change(answer)
-            .is_none_or(|change| take_change(leaves, (row.table, row.partition), change))
-}
-
-/// Replaces the observation of a scanned leaf by the counter after this transaction's own insert. Returns whether that was the
-/// leaf's only change.
-fn take_change(
-    leaves: &mut Vec<LeafObservation>,
-    (table, partition): (u32, u16),
-    change: LeafChange,
-) -> bool {
-    let mut was_scanned = false;
-    let leaf = (table, partition, change.leaf);
-    let first = leaves.partition_point(|seen| seen.leaf() < leaf);
-    for seen in leaves[first..].iter_mut().take_while(|seen| seen.leaf() == leaf) {
-        let Some(after) = change.after else { return false };
-        if seen.version.counter != change.before {
-            return false;
-        }
-        seen.version.counter = after;
-        was_scanned = true;
-    }
-    if let (true, Some(version)) = (was_scanned, change.split) {
-        LeafObservation { table, partition, version }.insert_into(leaves);
-    }
-    true
 }

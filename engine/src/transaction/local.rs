@@ -53,7 +53,8 @@ impl Transaction<'_> {
                 Read::Locked => return None,
             };
         let (partition, bucket) = (location.partition, heap.bucket_at(location, version));
-        Some((value, Observation { table: table.0, partition, bucket, version }))
+        let (table, hash) = (table.0, row_key.word());
+        Some((value, Observation { table, partition, bucket, version, hash }))
     }
 }
 
@@ -101,6 +102,17 @@ pub(super) fn validated(
     owner: Owner,
 ) -> Status {
     table.map_or(Status::Refused, |table| participant::validated(table, partition, buckets, owner))
+}
+
+/// The answer to VALIDATE_ROWS for rows of a partition whose primary has `table`.
+pub(super) fn rows_validated(
+    table: Option<&Table>,
+    partition: u16,
+    rows: impl Iterator<Item = (u32, u64, u64)>,
+    owner: Owner,
+) -> Status {
+    table
+        .map_or(Status::Refused, |table| participant::rows_validated(table, partition, rows, owner))
 }
 
 /// The answer to BACKUP or PRIMARY for a unit that a transaction of this node has written.

@@ -54,7 +54,7 @@ pub(crate) use crate::transaction::heap::Observation;
 use crate::transaction::log::Record;
 use crate::transaction::round::{Interrupted, Round};
 pub use crate::transaction::scan::KeyRange;
-pub(crate) use crate::transaction::scan::{LeafObservation, ScanPage};
+pub(crate) use crate::transaction::scan::{RangeObservation, ScanPage};
 use crate::view::{AdoptedView, View};
 
 /// Bytes of values and records that a coroutine keeps from one transaction to the next.
@@ -68,6 +68,8 @@ struct Scratch {
     /// The groups of buckets that this transaction holds, and of those that it has only read.
     held: Vec<BucketGroup>,
     read: Vec<BucketGroup>,
+    /// Whether observations of a bucket differ, in a table whose rows have stamps.
+    are_doubtful: bool,
     /// A request, while it is put together.
     message: Vec<u8>,
 }
@@ -390,7 +392,7 @@ impl<'s> Transaction<'s> {
         if self.set.executed < self.set.rows.len() || self.doom.is_some() {
             self.execute()?;
         }
-        if let ([Row { mode: None, .. }], []) = (&self.set.rows[..], &self.set.leaves[..]) {
+        if let ([Row { mode: None, .. }], []) = (&self.set.rows[..], &self.set.ranges[..]) {
             // One read of one bucket is a snapshot by itself.
             return Ok(());
         }
@@ -493,10 +495,11 @@ impl<'s> Transaction<'s> {
         self.view.configuration().version
     }
 
-    /// Whether a partition has got another primary, without another epoch, after a version of the configuration.
-    #[inline]
-    pub(crate) fn was_handed_over_since(&self, version: u64, partition: u16) -> bool {
-        self.view.configuration().was_handed_over_since(version, partition)
+    /// Whether some partition has got another primary, without another epoch, after a version of the configuration.
+    pub(crate) fn was_any_handed_over_since(&self, version: u64) -> bool {
+        let configuration = self.view.configuration();
+        let mut partitions = (0..).take(configuration.partitioning.count());
+        partitions.any(|partition| configuration.was_handed_over_since(version, partition))
     }
 
     /// The node that it runs at.

@@ -7,8 +7,9 @@
 
 use std::cmp::Ordering;
 use std::ops::Bound;
+use std::sync::Arc;
 
-use gannet_storage::{Direction, LeafVersion, TableKind};
+use gannet_storage::{Direction, Key, TableKind};
 
 use crate::control::WaitReason;
 use crate::outcome::{Abort, Conflict, Failure, Misuse};
@@ -34,6 +35,15 @@ impl KeyRange {
         (self.from.as_ref().map(Vec::as_slice), self.to.as_ref().map(Vec::as_slice))
     }
 
+    /// The part of the range up to a key that a scan in `direction` comes to; all of it if there is none.
+    pub(crate) fn up_to(&self, last: Option<Vec<u8>>, direction: Direction) -> Self {
+        let Some(last) = last.map(Bound::Included) else { return self.clone() };
+        match direction {
+            Direction::Ascending => Self { from: self.from.clone(), to: last },
+            Direction::Descending => Self { from: last, to: self.to.clone() },
+        }
+    }
+
     /// What is left of the range behind `last`, when it is scanned in `direction`.
     #[must_use]
     pub fn after(&self, last: Vec<u8>, direction: Direction) -> Self {
@@ -45,25 +55,46 @@ impl KeyRange {
     }
 }
 
-/// A leaf that a scan has touched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct LeafObservation {
+/// A range that was scanned: it is unchanged as long as no key has come or gone since.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RangeObservation {
     pub(crate) table: u32,
-    pub(crate) partition: u16,
-    pub(crate) version: LeafVersion,
+    pub(crate) range: KeyRange,
+    /// By partition, the number of its index when the scan began there.
+    pub(crate) numbers: Vec<u64>,
 }
 
-impl LeafObservation {
-    /// Table, partition and leaf: what observations are sorted by.
-    pub(crate) fn leaf(&self) -> (u32, u16, u32) {
-        (self.table, self.partition, self.version.leaf)
+impl RangeObservation {
+    /// Takes the next part of a scan in this direction; the part, if it is none or the index has changed meanwhile.
+    pub(crate) fn append(&mut self, next: Self, direction: Direction) -> Option<Self> {
+        let (end, start) = match direction {
+            Direction::Ascending => (&self.range.to, &next.range.from),
+            Direction::Descending => (&self.range.from, &next.range.to),
+        };
+        let adjoins = match (end, start) {
+            (Bound::Included(end), Bound::Excluded(start)) => end == start,
+            _ => false,
+        };
+        if !adjoins || (self.table, &self.numbers) != (next.table, &next.numbers) {
+            return Some(next);
+        }
+        match direction {
+            Direction::Ascending => self.range.to = next.range.to,
+            Direction::Descending => self.range.from = next.range.from,
+        }
+        None
     }
 
-    /// Inserts it among others that are sorted.
-    pub(super) fn insert_into(self, leaves: &mut Vec<Self>) {
-        let leaf = self.leaf();
-        let at = leaves.partition_point(|seen| seen.leaf() <= leaf);
-        leaves.insert(at, self);
+    /// Bytes that it takes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let bytes_of = |bound: &Bound<Vec<u8>>| match bound {
+            Bound::Included(key) | Bound::Excluded(key) => key.len(),
+            Bound::Unbounded => 0,
+        };
+        size_of::<Self>()
+            + 8 * self.numbers.len()
+            + bytes_of(&self.range.from)
+            + bytes_of(&self.range.to)
     }
 }
 
@@ -75,7 +106,8 @@ pub(crate) struct ScanPage {
     /// The last key up to which the rows are complete; `None` at the end of the range.
     pub(crate) complete_to: Option<Vec<u8>>,
     pub(crate) observations: Vec<Observation>,
-    pub(crate) leaves: Vec<LeafObservation>,
+    /// By partition, the number of its index when the scan began there.
+    pub(crate) numbers: Vec<u64>,
 }
 
 /// A row that a partition gave: its bytes are in the page already.
@@ -111,20 +143,18 @@ enum Answer {
 }
 
 impl Transaction<'_> {
-    /// Adds to the read set the leaves and rows that an earlier scan depends on; see
-    /// [`Self::observe`].
-    pub(crate) fn observe_leaf(&mut self, leaf: LeafObservation) {
-        if self.view.configuration().is_lost(leaf.partition) {
-            return self.doom(Failure::Lost { partition: leaf.partition });
+    /// Adds to the read set a range that was scanned earlier; see [`Self::observe`].
+    pub(crate) fn observe_range(&mut self, range: &Arc<RangeObservation>) {
+        if self.check_all_partitions().is_err() {
+            return;
         }
-        if self.view.table(leaf.table).is_none() {
-            // Dropped since.
+        if self.view.kept_table(range.table).is_none() {
             return self.doom(Conflict::Changed);
         }
-        leaf.insert_into(&mut self.set.leaves);
+        self.set.ranges.push(Arc::clone(range));
     }
 
-    /// The first rows of a range, about `rows_max`, or fewer if they are large: one round trip.
+    /// The first rows of a range, at most `limit`, or fewer if they are large: one round trip.
     ///
     /// What was found is not in the read set of this transaction yet.
     ///
@@ -140,10 +170,12 @@ impl Transaction<'_> {
         table: TableId,
         range: &KeyRange,
         direction: Direction,
-        rows_max: usize,
+        limit: usize,
     ) -> Result<ScanPage, Abort> {
-        let is_ordered =
-            self.view.table(table.0).is_some_and(|table| table.layout().kind == TableKind::Ordered);
+        let is_ordered = self
+            .view
+            .kept_table(table.0)
+            .is_some_and(|table| table.layout().kind == TableKind::Ordered);
         if !is_ordered {
             return Err(Misuse::NoSuchTable { table: table.0 }.into());
         }
@@ -152,7 +184,8 @@ impl Transaction<'_> {
         let mut found: Vec<Found> = Vec::new();
         let mut end: Option<Vec<u8>> = None;
         let partitions = self.view.configuration().partitioning.count();
-        let rows_max = share(rows_max.max(1), partitions);
+        let limit = limit.max(1);
+        let rows_max = share(limit, partitions);
         let mut partition = 0;
         while partition < partitions {
             let sent = self.send_scans(table, range, direction, rows_max, partition)?;
@@ -174,20 +207,23 @@ impl Transaction<'_> {
                 partition += 1;
             }
         }
-        page.observations.reserve(found.len());
+        let is_complete = |key: &[u8], end: &Option<Vec<u8>>| {
+            end.as_ref().is_none_or(|end| order(direction, key, end).is_le())
+        };
         page.rows.reserve(found.len());
-        // Observations stay in the order of partitions, so that many are validated by one request.
-        for Found { span, observation, has_gone } in found {
-            let key = page.rows.key(&span);
-            if end.as_ref().is_some_and(|end| order(direction, key, end).is_gt()) {
-                continue;
-            }
-            page.observations.push(observation);
-            if !has_gone {
-                page.rows.push(span);
+        for row in found.iter().filter(|row| !row.has_gone) {
+            if is_complete(page.rows.key(&row.span), &end) {
+                page.rows.push(row.span);
             }
         }
         page.rows.sort_by(|a, b| order(direction, a, b));
+        if page.rows.len() > limit {
+            page.rows.truncate(limit);
+            end = page.rows.last_key().map(<[u8]>::to_vec);
+        }
+        // Observations stay in the order of partitions, so that many are validated by one request.
+        found.retain(|row| is_complete(page.rows.key(&row.span), &end));
+        page.observations = found.into_iter().map(|row| row.observation).collect();
         page.complete_to = end;
         Ok(page)
     }
@@ -259,8 +295,7 @@ impl Transaction<'_> {
         let mut reader =
             PageReader::new(answer.payload).ok_or(Misuse::NoSuchTable { table: table.0 })?;
         let table = table.0;
-        let leaves = reader.leaves();
-        page.leaves.extend(leaves.map(|version| LeafObservation { table, partition, version }));
+        page.numbers.push(reader.number());
         let end = page.rows.add_bytes(reader.row_bytes()) + reader.row_bytes().len();
         found.reserve(reader.rows_left().min(reader.row_bytes().len() / ROW_HEADER_BYTES));
         let mut last = None;
@@ -276,6 +311,7 @@ impl Transaction<'_> {
                     partition,
                     bucket: row.bucket,
                     version: row.version,
+                    hash: Key::hashed(row.key).word(),
                 },
                 has_gone: row.value.is_none(),
             });

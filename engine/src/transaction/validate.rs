@@ -1,15 +1,31 @@
-//! Validate: check at the primaries that the buckets that were read still have their versions.
+//! Validate: check at the primaries that what was read is still so.
 //!
-//! *Source*: FaSST section 5, step 2. Buckets that this transaction holds cannot have changed since
-//! they were locked, and that they had not changed before is rule C2, checked in `buckets.rs`.
+//! ```text
+//! VALIDATE, VALIDATE_MANY: have the buckets their versions?  ── yes ──▶ valid
+//!        │ no
+//! VALIDATE_ROWS: have the rows changed, in tables whose rows have stamps?
+//! VALIDATE_RANGE: have keys come or gone in the ranges that were scanned?
+//! ```
+//! *Source*: FaSST section 5, step 2; `docs/protocol.md`, "Conflicts by row". Buckets that this transaction holds cannot have changed
+//! since they were locked. That they had not changed before is rule C2, checked in `buckets.rs`, or else here by row.
+
+use std::sync::Arc;
 
 use gannet_rules::rule;
+use gannet_storage::Direction;
 
 use crate::outcome::{Abort, Conflict, Failure};
 use crate::request::{
-    self, Status, TableRequest, Validate, ValidateLeaf, ValidateMany, push_bucket_version,
+    self, Status, TableRequest, Validate, ValidateMany, ValidateRange, push_bucket_version,
+    push_row_version,
 };
-use crate::transaction::{LeafObservation, Observation, Transaction, local};
+use crate::scan_page::encode_shape;
+use crate::transaction::{Observation, RangeObservation, Transaction, local};
+
+/// Whether a validation has found a change.
+fn is_change(result: &Result<(), Abort>) -> bool {
+    matches!(result, Err(Abort::Conflict(Conflict::Changed)))
+}
 
 impl Transaction<'_> {
     /// Validates the read set; after [`Self::group_buckets`], and after every lock was granted (C1).
@@ -18,18 +34,33 @@ impl Transaction<'_> {
     /// [`Conflict::Changed`] or [`Conflict::Locked`]; that of an interruption; [`Failure::Refused`], a bug.
     pub(super) fn validate(&mut self) -> Result<(), Abort> {
         // One observation of one bucket is a snapshot by itself; what a scan has not found is not.
-        let is_snapshot =
-            self.scratch.held.len() + self.scratch.read.len() <= 1 && self.set.leaves.is_empty();
+        let is_snapshot = self.scratch.held.len() + self.scratch.read.len() <= 1
+            && self.set.ranges.is_empty()
+            && !self.scratch.are_doubtful;
         // Without C1, what was read is validated already, in execute.
         let validates = !is_snapshot && rule!(READ_VALIDATION) && rule!(C1);
-        if validates { self.validate_groups() } else { Ok(()) }
+        if validates { self.validate_all() } else { Ok(()) }
     }
 
-    pub(super) fn validate_groups(&mut self) -> Result<(), Abort> {
+    fn validate_all(&mut self) -> Result<(), Abort> {
+        let by_row = self.scratch.are_doubtful;
+        let result = self.validate_groups(by_row);
+        let is_to_be_seen_by_row = is_change(&result) && !by_row;
+        if is_to_be_seen_by_row && !self.stamped_reads().is_empty() {
+            return self.validate_groups(true);
+        }
+        result
+    }
+
+    /// Validates the buckets that were only read, and the ranges that were scanned. `by_row`, all rows with stamps instead of their buckets.
+    pub(super) fn validate_groups(&mut self, by_row: bool) -> Result<(), Abort> {
         let Self { view, set, scratch, round, owner, .. } = self;
         round.begin()?;
         for group in &scratch.read {
             let row = &set.rows[group.row as usize];
+            if by_row && view.has_stamps(row.table) {
+                continue;
+            }
             if row.primary == view.id() {
                 let bucket = std::iter::once((row.bucket, row.version));
                 let table = view.table(row.table);
@@ -45,29 +76,36 @@ impl Transaction<'_> {
             };
             round.request(row.primary, request::VALIDATE, &request.encode())?;
         }
-        let leaves = std::mem::take(&mut self.set.leaves);
-        let sent = self.validate_leaves(&leaves);
-        self.set.leaves = leaves;
+        if by_row {
+            let rows = self.stamped_reads();
+            self.validate_observations(&rows, true)?;
+        }
+        let ranges = std::mem::take(&mut self.set.ranges);
+        let sent = self.validate_ranges(&ranges);
+        self.set.ranges = ranges;
         sent?;
         self.end_validation()
     }
 
-    /// Sends the validations of the leaves that scans have touched.
-    fn validate_leaves(&mut self, leaves: &[LeafObservation]) -> Result<(), Abort> {
-        let Self { view, round, owner, .. } = self;
-        if !rule!(LEAF_VALIDATION) {
+    /// Sends the validations of ranges that were scanned.
+    fn validate_ranges(&mut self, ranges: &[Arc<RangeObservation>]) -> Result<(), Abort> {
+        let Self { view, round, scratch, owner, .. } = self;
+        if !rule!(RANGE_VALIDATION) {
             return Ok(());
         }
-        for leaf in leaves {
-            let request = ValidateLeaf {
-                table: leaf.table,
-                partition: leaf.partition,
-                leaf: leaf.version.leaf,
-                counter: leaf.version.counter,
-                owner: *owner,
-            };
-            let primary = view.configuration().primary(leaf.partition);
-            round.request(primary, request::VALIDATE_LEAF, &request.encode())?;
+        for range in ranges {
+            let mut bounds = Vec::new();
+            let shape = encode_shape(range.range.bounds(), Direction::Ascending, &mut bounds);
+            for (partition, number) in (0..).zip(&range.numbers) {
+                let request = ValidateRange { table: range.table, partition, shape, owner: *owner };
+                let message = &mut scratch.message;
+                message.clear();
+                message.extend_from_slice(&request.encode());
+                message.extend_from_slice(&number.to_le_bytes());
+                message.extend_from_slice(&bounds);
+                let primary = view.configuration().primary(partition);
+                round.request(primary, request::VALIDATE_RANGE, message)?;
+            }
         }
         Ok(())
     }
@@ -86,65 +124,97 @@ impl Transaction<'_> {
     /// Ends a transaction that writes nothing, and tells whether all observations are still true. Consecutive observations of one
     /// partition go in one request.
     ///
-    /// Two observations of one bucket that do not agree (C2) cannot both be valid.
+    /// Two observations of one bucket that do not agree (C2) cannot both be valid, unless its rows have stamps.
     ///
     /// # Errors
     /// As [`Self::commit`].
     pub(crate) fn revalidate(
         &mut self,
         observations: &[Observation],
-        leaves: &[LeafObservation],
+        ranges: &[Arc<RangeObservation>],
     ) -> Result<(), Abort> {
-        let valid = self.revalidate_all(observations, leaves);
+        let valid = self.check_observed(observations, ranges).and_then(|()| {
+            let result = self.revalidate_all(observations, ranges, false);
+            let has_stamps = |seen: &Observation| self.view.has_stamps(seen.table);
+            if is_change(&result) && observations.iter().any(has_stamps) {
+                return self.revalidate_all(observations, ranges, true);
+            }
+            result
+        });
         self.abort();
         valid
+    }
+
+    /// Whether what was observed is there still: it may be of an epoch in which a partition was not lost.
+    fn check_observed(
+        &self,
+        observations: &[Observation],
+        ranges: &[Arc<RangeObservation>],
+    ) -> Result<(), Abort> {
+        let configuration = self.view.configuration();
+        let partitions = observations.iter().map(|seen| seen.partition);
+        let lost = partitions.filter(|partition| configuration.is_lost(*partition));
+        let lost_anywhere = configuration.lost_partitions().filter(|_| !ranges.is_empty());
+        if let Some(partition) = lost.chain(lost_anywhere).next() {
+            return Err(Failure::Lost { partition }.into());
+        }
+        let tables = observations.iter().map(|seen| seen.table);
+        let mut tables = tables.chain(ranges.iter().map(|range| range.table));
+        if tables.any(|table| self.view.kept_table(table).is_none()) {
+            return Err(Conflict::Changed.into());
+        }
+        Ok(())
     }
 
     fn revalidate_all(
         &mut self,
         observations: &[Observation],
-        leaves: &[LeafObservation],
+        ranges: &[Arc<RangeObservation>],
+        by_row: bool,
     ) -> Result<(), Abort> {
-        // They may be of an epoch in which the partition was not lost.
-        let configuration = self.view.configuration();
-        let partitions = observations.iter().map(|seen| seen.partition);
-        let mut partitions = partitions.chain(leaves.iter().map(|leaf| leaf.partition));
-        if let Some(partition) = partitions.find(|partition| configuration.is_lost(*partition)) {
-            return Err(Failure::Lost { partition }.into());
-        }
-        let tables = observations.iter().map(|seen| seen.table);
-        let mut tables = tables.chain(leaves.iter().map(|leaf| leaf.table));
-        if tables.any(|table| self.view.table(table).is_none()) {
-            // Dropped since.
-            return Err(Conflict::Changed.into());
-        }
         self.round.begin()?;
         if rule!(READ_VALIDATION) {
-            self.validate_observations(observations)?;
+            self.validate_observations(observations, by_row)?;
         }
-        self.validate_leaves(leaves)?;
+        self.validate_ranges(ranges)?;
         self.end_validation()
     }
 
-    fn validate_observations(&mut self, observations: &[Observation]) -> Result<(), Abort> {
+    /// Sends the validations of observations: of their buckets, or `by_row` of the rows that have stamps.
+    fn validate_observations(
+        &mut self,
+        observations: &[Observation],
+        by_row: bool,
+    ) -> Result<(), Abort> {
         let Self { view, round, scratch, owner, .. } = self;
         let message = &mut scratch.message;
         let partition_of = |seen: &Observation| (seen.table, seen.partition);
         for run in observations.chunk_by(|a, b| partition_of(a) == partition_of(b)) {
-            let (table, partition) = partition_of(&run[0]);
-            let primary = view.configuration().primary(partition);
+            let (number, partition) = partition_of(&run[0]);
+            let (primary, table) = (view.configuration().primary(partition), view.table(number));
+            let by_row = by_row && view.has_stamps(number);
             for part in run.chunks(request::VALIDATED_MAX) {
-                let buckets = part.iter().map(|seen| (seen.bucket, seen.version));
+                let rows = part.iter().map(|seen| (seen.bucket, seen.version, seen.hash));
+                let buckets = part.chunk_by(|a, b| a.of_bucket() == b.of_bucket());
+                let buckets = buckets.map(|seen| (seen[0].bucket, seen[0].version));
                 if primary == view.id() {
-                    let table = view.table(table);
-                    round.answered(local::validated(table, partition, buckets, *owner));
+                    round.answered(if by_row {
+                        local::rows_validated(table, partition, rows, *owner)
+                    } else {
+                        local::validated(table, partition, buckets, *owner)
+                    });
                     continue;
                 }
-                let request = ValidateMany { table, partition, owner: *owner };
+                let request = ValidateMany { table: number, partition, owner: *owner };
                 message.clear();
                 message.extend_from_slice(&request.encode());
-                buckets.for_each(|(b, version)| push_bucket_version(b, version, message));
-                round.request(primary, request::VALIDATE_MANY, message)?;
+                if by_row {
+                    rows.for_each(|row| push_row_version(row, message));
+                    round.request(primary, request::VALIDATE_ROWS, message)?;
+                } else {
+                    buckets.for_each(|(b, version)| push_bucket_version(b, version, message));
+                    round.request(primary, request::VALIDATE_MANY, message)?;
+                }
             }
         }
         Ok(())

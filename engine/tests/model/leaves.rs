@@ -1,22 +1,17 @@
-//! The model of leaf counters: an ordered index whose leaf counts its changes at each replica by itself.
+//! The model of an ordered index: each replica numbers its changes by itself, in leaves that come and go.
 //!
 //! ```text
-//! replica 0: primary of epoch 1, lost then       replica 1: its backup, primary of epoch 2
-//! insert     LOCK: pending entry at the primary   counter of the primary + 1
-//!            commit: entry at all copies          counter of each backup + 1
-//!            abort: pending entry is removed      counter of the primary + 1
-//! scan       observes (epoch, counter), and is validated at the primary of that moment
+//! replica 0: primary of epoch 1, lost then          replica 1: its backup, primary of epoch 2
+//! index      number of the last change               entry     number at which it was added
+//! leaf       number of its last removal              leaves    one of all keys, or two: keys 0 and 1, key 2
+//! scan       observes (epoch, number) of the range, and is validated at the primary of that moment
 //! ```
-//! A scan that is validated has found what the range holds at that moment.
+//! The range is key 2. A scan that is validated has found what the range holds, and nothing has come and gone in it meanwhile.
 //!
 //! *Abstractions*
-//! - One leaf covers all keys, and has the same number at both replicas. Leaves that split in another order only add ways in
-//!   which a number and a counter mean something else.
-//! - One transaction scans, and another one at a time inserts. A scan meets no pending entry, because it is refused then. So
-//!   a pending entry that VALIDATE meets has raised the counter since the scan.
+//! - One transaction scans, and another one at a time inserts or deletes. A scan meets no pending entry, because it is refused then.
 //! - A commit is one step at all copies: C4 and C5 order its parts, which `protocol.rs` has. At the change, an insert that
 //!   was not committed is aborted.
-//! - Keys are only inserted. A deletion raises the counters of all copies, as a commit does here.
 //!
 //! *Source*: `docs/protocol.md`, "Ordered index".
 
@@ -26,46 +21,84 @@ use stateright::{Model, Property};
 
 use crate::model::check;
 
-const KEYS: u8 = 2;
-/// The highest value that a counter has in a run.
-const COUNTER_MAX: u8 = 4;
+const KEYS: usize = 3;
+/// The key that is the range, and that has a leaf of its own after a split.
+const RANGE: usize = 2;
+/// Most changes in a run.
+const CHANGES_MAX: u8 = 4;
 
 #[derive(Clone, Copy, Debug)]
 struct Rules {
     /// An observation keeps the epoch in which it was made, and is validated in no other.
     observation_has_epoch: bool,
-    /// A LOCK for an insert raises the counter of the leaf, as its pending entry is added.
-    pending_entry_counts: bool,
+    /// A leaf that vanishes raises the mark of its neighbour, which has its keys from then on.
+    neighbour_takes_mark: bool,
+    /// Both halves of a leaf that is split have its mark.
+    halves_have_mark: bool,
 }
 
-const ALL_RULES: Rules = Rules { observation_has_epoch: true, pending_entry_counts: true };
+const ALL_RULES: Rules =
+    Rules { observation_has_epoch: true, neighbour_takes_mark: true, halves_have_mark: true };
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Index {
+    number: u8,
+    added: [u8; KEYS],
+    /// Of each leaf, the number of its last removal.
+    removed: Vec<u8>,
+}
+
+impl Index {
+    /// The leaf of a key.
+    fn leaf(&mut self, key: usize) -> &mut u8 {
+        let last = self.removed.len() - 1;
+        &mut self.removed[if key == RANGE { last } else { 0 }]
+    }
+
+    fn add(&mut self, key: usize) {
+        self.number += 1;
+        self.added[key] = self.number;
+    }
+
+    fn remove(&mut self, key: usize) {
+        self.number += 1;
+        *self.leaf(key) = self.number;
+    }
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Observation {
     epoch: u8,
-    counter: u8,
-    keys: BTreeSet<u8>,
+    number: u8,
+    /// How often the range had changed.
+    changes: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
     epoch: u8,
     /// What is committed: the same at all copies.
-    keys: BTreeSet<u8>,
+    keys: BTreeSet<usize>,
     /// The key of the pending entry, at the primary alone.
-    pending: Option<u8>,
-    /// By replica.
-    counters: [u8; 2],
+    pending: Option<usize>,
+    replicas: [Index; 2],
+    changes: u8,
+    changes_of_range: u8,
     observed: Option<Observation>,
-    /// What the range held when the scan was validated.
-    validated: Option<BTreeSet<u8>>,
+    /// How often the range had changed when the scan was validated.
+    validated: Option<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
-    Lock(u8),
+    Lock(usize),
     Commit,
     Abort,
+    Delete(usize),
+    /// A replica splits its leaf.
+    Split(usize),
+    /// The leaf of the range is empty at a replica, and vanishes.
+    Vanish(usize),
     Scan,
     Validate,
     /// Replica 0 is lost, and replica 1 becomes the primary.
@@ -81,25 +114,26 @@ impl State {
         usize::from(self.epoch) - 1
     }
 
-    /// The counter of the leaf at the present primary.
-    fn counter(&self) -> u8 {
-        self.counters[self.primary()]
+    fn change(&mut self, key: usize, at: impl Fn(&mut Index, usize)) {
+        let first = self.primary();
+        self.replicas[first..].iter_mut().for_each(|index| at(index, key));
+        self.changes += 1;
+        self.changes_of_range += u8::from(key == RANGE);
     }
 
-    /// Whether a scan of the old primary has the counter of the new one by chance, while the range has changed.
-    fn is_counter_misleading(&self) -> bool {
-        self.observed.as_ref().is_some_and(|observed| {
-            observed.epoch < self.epoch
-                && observed.counter == self.counter()
-                && observed.keys != self.keys
-        })
+    /// Whether the range has changed since the scan.
+    fn has_range_changed(&self) -> bool {
+        self.observed.as_ref().is_some_and(|it| it.changes != self.changes_of_range)
     }
 }
 
 impl Leaves {
     fn is_valid(&self, state: &State, observed: &Observation) -> bool {
+        let mut index = state.replicas[state.primary()].clone();
         let is_of_epoch = observed.epoch == state.epoch || !self.rules.observation_has_epoch;
-        is_of_epoch && observed.counter == state.counter()
+        let is_new = state.keys.contains(&RANGE) && index.added[RANGE] > observed.number;
+        let is_pending = state.pending == Some(RANGE);
+        is_of_epoch && !is_new && !is_pending && *index.leaf(RANGE) <= observed.number
     }
 }
 
@@ -108,27 +142,42 @@ impl Model for Leaves {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
+        let index = |number| Index { number, removed: vec![0], ..Index::default() };
         vec![State {
             epoch: 1,
             keys: BTreeSet::new(),
             pending: None,
-            counters: [0; 2],
+            // Keys came and went before replica 1 was a copy.
+            replicas: [index(2), index(0)],
+            changes: 0,
+            changes_of_range: 0,
             observed: None,
             validated: None,
         }]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        if state.pending.is_some() {
-            actions.extend([Action::Commit, Action::Abort]);
-        } else {
-            // An insert that aborts raises the counter twice.
-            if state.counter() + 2 <= COUNTER_MAX {
-                let absent = (0..KEYS).filter(|key| !state.keys.contains(key));
-                actions.extend(absent.map(Action::Lock));
+        let may_change = state.changes < CHANGES_MAX;
+        match state.pending {
+            Some(_) if may_change => actions.extend([Action::Commit, Action::Abort]),
+            Some(_) => actions.push(Action::Abort),
+            None => {
+                if may_change {
+                    let absent = (0..KEYS).filter(|key| !state.keys.contains(key));
+                    actions.extend(absent.map(Action::Lock));
+                    actions.extend(state.keys.iter().copied().map(Action::Delete));
+                }
+                if state.observed.is_none() {
+                    actions.push(Action::Scan);
+                }
             }
-            if state.observed.is_none() {
-                actions.push(Action::Scan);
+        }
+        for replica in state.primary()..2 {
+            let is_pending = replica == state.primary() && state.pending == Some(RANGE);
+            match state.replicas[replica].removed.len() {
+                1 => actions.push(Action::Split(replica)),
+                _ if state.keys.contains(&RANGE) || is_pending => {}
+                _ => actions.push(Action::Vanish(replica)),
             }
         }
         if state.observed.is_some() && state.validated.is_none() {
@@ -141,31 +190,41 @@ impl Model for Leaves {
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
-        let primary = state.primary();
         match action {
-            Action::Lock(key) => {
-                state.pending = Some(key);
-                state.counters[primary] += u8::from(self.rules.pending_entry_counts);
-            }
+            Action::Lock(key) => state.pending = Some(key),
             Action::Commit => {
-                state.keys.extend(state.pending.take());
-                let backups = &mut state.counters[primary + 1..];
-                backups.iter_mut().for_each(|counter| *counter += 1);
+                let key = state.pending.take()?;
+                state.keys.insert(key);
+                state.change(key, Index::add);
             }
-            Action::Abort => {
-                state.pending = None;
-                state.counters[primary] += 1;
+            Action::Abort => state.pending = None,
+            Action::Delete(key) => {
+                state.keys.remove(&key);
+                state.change(key, Index::remove);
+            }
+            Action::Split(replica) => {
+                let mark = state.replicas[replica].removed[0];
+                let half = if self.rules.halves_have_mark { mark } else { 0 };
+                state.replicas[replica].removed.push(half);
+            }
+            Action::Vanish(replica) => {
+                let removed = &mut state.replicas[replica].removed;
+                let mark = removed.pop()?;
+                if self.rules.neighbour_takes_mark {
+                    removed[0] = removed[0].max(mark);
+                }
             }
             Action::Scan => {
-                let (epoch, counter) = (state.epoch, state.counter());
-                state.observed = Some(Observation { epoch, counter, keys: state.keys.clone() });
+                let (epoch, changes) = (state.epoch, state.changes_of_range);
+                let number = state.replicas[state.primary()].number;
+                state.observed = Some(Observation { epoch, number, changes });
             }
             Action::Validate => {
                 let observed = state.observed.take()?;
                 // A transaction that is refused runs again, and scans again.
                 if self.is_valid(&state, &observed) {
                     state.observed = Some(observed);
-                    state.validated = Some(state.keys.clone());
+                    state.validated = Some(state.changes_of_range);
                 }
             }
             Action::Change => {
@@ -183,8 +242,8 @@ impl Model for Leaves {
         }
         vec![
             Property::always("a validated scan is what the range holds", |_, state: &State| {
-                let found = state.observed.as_ref().map(|observed| &observed.keys);
-                state.validated.is_none() || state.validated.as_ref() == found
+                let seen = state.observed.as_ref().map(|observed| observed.changes);
+                state.validated.is_none() || state.validated == seen
             }),
             Property::sometimes("a scan is validated at the first primary", |_, state: &State| {
                 is_validated(state, 1)
@@ -192,8 +251,12 @@ impl Model for Leaves {
             Property::sometimes("a scan is validated at the promoted one", |_, state: &State| {
                 is_validated(state, 2)
             }),
-            Property::sometimes("a counter is the same by chance", |_, state: &State| {
-                state.validated.is_none() && state.is_counter_misleading()
+            Property::sometimes("a scan is valid though its leaf has come", |_, state: &State| {
+                let index = &state.replicas[state.primary()];
+                is_validated(state, state.epoch) && index.removed.len() == 2 && index.removed[0] > 0
+            }),
+            Property::sometimes("a range changes after its scan", |_, state: &State| {
+                state.validated.is_none() && state.has_range_changed()
             }),
         ]
     }
@@ -201,15 +264,16 @@ impl Model for Leaves {
 
 #[test]
 fn a_scan_is_validated_at_the_replica_that_it_observed() {
-    check::holds("leaf counters", Leaves { rules: ALL_RULES });
+    check::holds("leaves", Leaves { rules: ALL_RULES });
 }
 
 #[test]
-fn every_rule_of_leaf_counters_is_needed() {
+fn every_rule_of_leaves_is_needed() {
     type Removal = fn(&mut Rules);
-    let cases: [(&str, Removal); 2] = [
+    let cases: [(&str, Removal); 3] = [
         ("an observation has its epoch", |rules| rules.observation_has_epoch = false),
-        ("a pending entry counts", |rules| rules.pending_entry_counts = false),
+        ("a neighbour takes the mark", |rules| rules.neighbour_takes_mark = false),
+        ("both halves have the mark", |rules| rules.halves_have_mark = false),
     ];
     for (name, remove) in cases {
         let mut rules = ALL_RULES;
