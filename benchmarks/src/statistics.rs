@@ -54,7 +54,9 @@ impl Reason {
 impl From<Abort> for Reason {
     fn from(abort: Abort) -> Self {
         match abort {
-            Abort::Conflict(Conflict::Locked | Conflict::Barrier) => Self::Locked,
+            Abort::Conflict(Conflict::Locked | Conflict::Barrier | Conflict::Reserved) => {
+                Self::Locked
+            }
             Abort::Conflict(Conflict::Changed | Conflict::Reconfigured) => Self::Changed,
             Abort::Failure(Failure::TableFull { .. }) => Self::TableFull,
             Abort::Requested => Self::Application,

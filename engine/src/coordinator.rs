@@ -14,6 +14,7 @@ use gannet_rpc::{Clock, is_cancel};
 
 use crate::cancellation::CancellationToken;
 use crate::outcome::{Abort, Conflict, Failure, Outcome, panic_message};
+use crate::row_reservations::Holder;
 use crate::table_id::TableId;
 use crate::transaction::Transaction;
 use crate::transaction::barrier::ScanBarrier;
@@ -239,6 +240,11 @@ impl<'s> Coordinator<'s> {
             }
             self.pause(EXPECTING_LOOK);
         }
+    }
+
+    /// A holder of row reservations that was none before.
+    pub(crate) fn new_holder(&self) -> Holder {
+        self.transaction.new_holder()
     }
 
     /// Whoever holds the token may cancel the job before it ends, and learns what keeps the job from going on.

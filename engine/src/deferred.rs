@@ -43,8 +43,8 @@ const RANGES_AT_A_TIME: usize = 16;
 const KEY_OVERHEAD_BYTES: usize = 48;
 /// The same of a key with a value.
 const WRITE_OVERHEAD_BYTES: usize = 96;
-/// Waits of a commit for the end of a scan barrier on what it changes, before the conflict is reported: about 100 ms.
-const BARRIER_WAITS_MAX: u32 = 200;
+/// Waits of a commit for the end of a scan barrier or a reservation on what it changes, before the conflict is reported: about 100 ms.
+const WAITS_MAX: u32 = 200;
 
 /// Part of a scan's result.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +108,10 @@ pub struct Deferred {
     /// Bytes that those take.
     absent_bytes: usize,
     writes: BTreeMap<TableId, BTreeMap<Vec<u8>, Write>>,
+    /// Whether its commit passes what others have reserved.
+    passes_reservations: bool,
+    /// Whether its commit waits for a row that another has reserved, before it ends with a conflict.
+    waits_for_reservations: bool,
     /// Writes since the first savepoint.
     undo: Option<Vec<Undo>>,
     written_bytes: usize,
@@ -135,6 +139,18 @@ impl Deferred {
     pub fn release_barriers(&mut self, coordinator: &mut Coordinator<'_>) {
         self.sets_barriers = false;
         coordinator.release_barriers();
+    }
+
+    /// Has the commit pass what others have reserved: it has reserved rows itself.
+    pub fn pass_reservations(&mut self) {
+        self.passes_reservations = true;
+    }
+
+    /// Has the commit wait for about 100 ms for a row that another transaction has reserved, before it ends with a conflict. For a
+    /// transaction that is not run again by itself.
+    #[must_use]
+    pub fn waiting_for_reservations(self) -> Self {
+        Self { waits_for_reservations: true, ..self }
     }
 
     /// The values of some keys, in their order, own changes included: one round trip, or none if this
@@ -515,7 +531,12 @@ impl Deferred {
                 taken.write_all(coordinator, &observations, &ranges)
             });
             match result {
-                Err(Abort::Conflict(Conflict::Barrier)) if waits < BARRIER_WAITS_MAX => waits += 1,
+                Err(Abort::Conflict(Conflict::Barrier)) if waits < WAITS_MAX => waits += 1,
+                Err(Abort::Conflict(Conflict::Reserved))
+                    if waits < WAITS_MAX && taken.waits_for_reservations =>
+                {
+                    waits += 1;
+                }
                 result => return result,
             }
             coordinator.back_off(u32::MAX);
@@ -574,6 +595,9 @@ impl Deferred {
     ) -> Result<(), Abort> {
         let transaction = coordinator.begin();
         self.times.check(transaction, ranges)?;
+        if self.passes_reservations {
+            transaction.pass_reservations();
+        }
         observations.iter().for_each(|seen| transaction.observe(*seen));
         ranges.iter().for_each(|range| transaction.observe_range(range));
         let writes =

@@ -26,6 +26,7 @@ use crate::configuration::{Configuration, Phase, TableEntry};
 use crate::learning::{Learning, Lesson};
 use crate::lease::{Lease, LeaseTerms};
 use crate::node::hand_over::Dropped;
+use crate::row_reservations::RowReservations;
 use crate::silences::Silences;
 use crate::statistics::{ChangeCounters, LessonReport};
 use crate::view::{NodeCounts, View};
@@ -88,6 +89,7 @@ pub struct Node {
     /// Copies of partitions that it has given up.
     copies_given_up: AtomicU64,
     learning: Arc<Learning>,
+    reservations: Arc<RowReservations>,
     changes: ChangeCounters,
 }
 
@@ -145,7 +147,8 @@ impl Node {
         let counts = Arc::<NodeCounts>::default();
         let [version, awaited] = [(); 2].map(|()| AtomicU64::new(configuration.version));
         let (tables, learning) = (ByNumber::default(), Arc::<Learning>::default());
-        let shared = (Arc::clone(&counts), Arc::clone(&learning));
+        let reservations = Arc::<RowReservations>::default();
+        let shared = (Arc::clone(&counts), Arc::clone(&learning), Arc::clone(&reservations));
         let view = View::new(id, configuration, Arc::clone(&arena), tables, shared);
         Ok(Self {
             id,
@@ -174,6 +177,7 @@ impl Node {
             prepared: Mutex::default(),
             copies_given_up: AtomicU64::new(0),
             learning,
+            reservations,
             changes: ChangeCounters::default(),
         })
     }
@@ -339,7 +343,8 @@ impl Node {
                     .insert(number, Arc::new(Table::new(&definition.name, layout, arena, holds)?));
             }
         }
-        let shared = (Arc::clone(&self.counts), Arc::clone(&self.learning));
+        let Self { counts, learning, reservations, .. } = self;
+        let shared = (Arc::clone(counts), Arc::clone(learning), Arc::clone(reservations));
         Ok(View::new(self.id, configuration, Arc::clone(&self.arena), tables, shared))
     }
 

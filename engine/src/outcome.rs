@@ -56,7 +56,10 @@ pub enum Conflict {
     /// often. Retry, after a while.
     #[error("a transaction that reads keeps others from changing the table; retry")]
     Barrier,
-    /// A bucket that this transaction read has changed since. Retry.
+    /// Another transaction has reserved a row that this one wanted to lock. Retry, after a while, or reserve the row.
+    #[error("a row is reserved by another transaction; retry")]
+    Reserved,
+    /// What this transaction has read has changed since. Retry.
     #[error("a row that was read has changed since; retry")]
     Changed,
     /// The membership has changed before the transaction was decided, or another node has become primary of a row. Retry.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! READ           u32 table | u32 0           | u16 0         | u16 0 | u64 key     | u64 owner | row key
-//! LOCK           u32 table | u32 value bytes | u16 mode      | u16 0 | u64 key     | u64 owner | row key
+//! LOCK           u32 table | u32 value bytes | u16 mode, and whether it passes reservations | u16 0 | u64 key | u64 owner | row key
 //! VALIDATE       u32 table | u32 bucket      | u16 partition | u16 0 | u64 version | u64 owner
 //! VALIDATE_MANY  u32 table | u32 0           | u16 partition | u16 0 | u64 0       | u64 owner
 //!                then for each bucket: u32 bucket | u64 version
@@ -13,6 +13,9 @@
 //! UNLOCK         u32 table | u32 bucket      | u16 partition | u16 0 | u64 key     | u64 owner | row key
 //! SCAN           u32 table | u32 rows        | u16 partition | u16 0 | u64 shape   | u64 owner | from | to
 //! COPY           u32 table | u32 bucket      | u16 partition | u16 0 | u64 offset  | u64 owner
+//! RESERVE        u32 table | u32 hold, ms    | u16 waits     | u16 0 | u64 hash    | u64 holder
+//! RELEASE_ROW    u32 table | u32 0           | u16 0         | u16 0 | u64 hash    | u64 holder
+//! WAITS_FOR      u32 0     | u32 0           | u16 0         | u16 0 | u64 0       | u64 holder
 //! EXPECT         u32 table | u32 rows        | u16 partition | u16 0 | u64 0       | u64 owner
 //! SET_BARRIER, RELEASE_BARRIER
 //!                u32 table | u32 0           | u16 partition | u16 0 | u64 0       | u64 owner
@@ -21,6 +24,7 @@
 //!                u32 bytes of the record | u32 offset of the part | part of a commit record
 //!
 //! answer to READ and LOCK, where it has one: u64 version | value
+//! answer to RESERVE of a row that is another's, and to WAITS_FOR of one that waits: u64 holder | u64 place in the queue
 //! answer to SCAN: see `scan_page.rs`
 //! answer to COPY: u32 next bucket | u32 0 | u64 offset in its copy | u64 version of the first bucket | units
 //! ```
@@ -30,6 +34,8 @@
 //! *Source*: FaSST section 5, figure 6.
 
 use gannet_storage::{LockMode, Owner, Partitioning, RecordPart, TransactionId};
+
+use crate::row_reservations::Holder;
 
 pub(crate) const READ: u16 = 1;
 pub(crate) const LOCK: u16 = 2;
@@ -47,11 +53,16 @@ pub(crate) const RELEASE_BARRIER: u16 = 13;
 pub(crate) const COPY: u16 = 14;
 pub(crate) const EXPECT: u16 = 15;
 pub(crate) const VALIDATE_ROWS: u16 = 16;
+pub(crate) const RESERVE: u16 = 17;
+pub(crate) const RELEASE_ROW: u16 = 18;
+pub(crate) const WAITS_FOR: u16 = 19;
 
 /// Modes of LOCK.
 const UPDATE: u16 = 1;
 const INSERT: u16 = 2;
 const DELETE: u16 = 3;
+/// Beside the mode: reservations of others do not keep it out.
+const PASSES: u16 = 1 << 8;
 
 /// Bytes of a request's fixed part.
 pub(crate) const HEADER_BYTES: usize = 28;
@@ -84,7 +95,7 @@ pub(crate) enum Status {
     Granted = 4,
     /// LOCK for insert: the key is there, with version and value.
     Exists = 5,
-    /// READ, LOCK, VALIDATE: another transaction holds the bucket.
+    /// READ, LOCK, VALIDATE: another transaction holds the bucket. RESERVE: another holds the row.
     Locked = 6,
     /// VALIDATE: another version, a row that has changed, or keys that have come or gone.
     Changed = 7,
@@ -100,10 +111,12 @@ pub(crate) enum Status {
     More = 12,
     /// LOCK: the partition has a scan barrier.
     Barrier = 13,
-    /// READ, LOCK, SCAN, VALIDATE, SET_BARRIER, EXPECT: another node is primary of the partition, or is about to be.
+    /// READ, LOCK, SCAN, VALIDATE, SET_BARRIER, EXPECT, RESERVE: another node is primary of the partition, or is about to be.
     Moved = 14,
     /// EXPECT: buckets are split first.
     Crowded = 15,
+    /// LOCK: another transaction has reserved the row.
+    Reserved = 16,
 }
 
 impl Status {
@@ -124,6 +137,7 @@ impl Status {
             13 => Self::Barrier,
             14 => Self::Moved,
             15 => Self::Crowded,
+            16 => Self::Reserved,
             _ => Self::Refused,
         }
     }
@@ -281,11 +295,31 @@ table_request! {
     }
 }
 
+table_request! {
+    /// RESERVE: a row.
+    Reserve {
+        /// Milliseconds for which it is held at most.
+        hold_ms: u32 = number,
+        /// 1 for a place in the queue.
+        waits: u16 = detail,
+        hash: u64 = word,
+    }
+}
+
+table_request! {
+    /// RELEASE_ROW: a row. WAITS_FOR: no row, and only the holder.
+    OfHolder {
+        hash: u64 = word,
+    }
+}
+
 /// LOCK: a key, whose bytes follow in a heap table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LockRow {
     pub(crate) table: u32,
     pub(crate) mode: LockMode,
+    /// Whether it is of a transaction that has reservations: those of others do not keep it out.
+    pub(crate) passes: bool,
     /// Bytes of the value that is to be written; 0 in a fixed table.
     pub(crate) value_bytes: u32,
     /// Number or hash of the key.
@@ -303,7 +337,7 @@ impl TableRequest for LockRow {
         };
         Header {
             table: self.table,
-            detail,
+            detail: detail | if self.passes { PASSES } else { 0 },
             number: self.value_bytes,
             word: self.key,
             owner: self.owner,
@@ -312,14 +346,15 @@ impl TableRequest for LockRow {
 
     #[inline(always)]
     fn from_header(header: Header) -> Option<Self> {
-        let mode = match header.detail {
+        let passes = header.detail & PASSES != 0;
+        let mode = match header.detail & !PASSES {
             UPDATE => LockMode::Update,
             INSERT => LockMode::Insert,
             DELETE => LockMode::Delete,
             _ => return None,
         };
         let Header { table, number: value_bytes, word: key, owner, .. } = header;
-        Some(Self { table, mode, value_bytes, key, owner })
+        Some(Self { table, mode, passes, value_bytes, key, owner })
     }
 }
 
@@ -334,6 +369,7 @@ pub(crate) fn partition_of(kind: u16, payload: &[u8], partitioning: Partitioning
     match kind {
         LOG | LOG_PART => None,
         READ => Read::decode(payload).map(|(read, _)| partitioning.partition(read.key)),
+        RESERVE => Reserve::decode(payload).map(|(row, _)| partitioning.partition(row.hash)),
         LOCK => LockRow::decode(payload).map(|(lock, _)| partitioning.partition(lock.key)),
         // The others have it in the same place, units too.
         _ => payload.get(8..10)?.try_into().ok().map(u16::from_le_bytes),
@@ -401,6 +437,21 @@ impl CopyPlace {
         let place = Self { bucket, offset: u64_at(header, 8), version: u64_at(header, 16) };
         Some((place, units))
     }
+}
+
+/// Bytes of a holder and its place in a queue.
+pub(crate) const PLACE_BYTES: usize = 16;
+
+pub(crate) fn encode_place(holder: Holder, place: usize) -> [u8; PLACE_BYTES] {
+    let mut bytes = [0; PLACE_BYTES];
+    bytes[..8].copy_from_slice(&holder.0.to_le_bytes());
+    bytes[8..].copy_from_slice(&(place as u64).to_le_bytes());
+    bytes
+}
+
+pub(crate) fn decode_place(bytes: &[u8]) -> Option<(Holder, usize)> {
+    let bytes: &[u8; PLACE_BYTES] = bytes.try_into().ok()?;
+    Some((Holder(u64_at(bytes, 0)), usize::try_from(u64_at(bytes, 8)).ok()?))
 }
 
 /// Bytes before the part in a `LOG_PART`.
@@ -472,8 +523,15 @@ mod tests {
             b"\x01\0\0\x01\0\0\0\0\0\0\0\0\xfc\xff\xff\xff\xff\xff\xff\xff\x09\0\0\0\0\0\0\0",
         );
         assert_bytes(
-            LockRow { table, mode: LockMode::Delete, value_bytes: 0x405_0607, key, owner },
-            b"\x01\0\0\x01\x07\x06\x05\x04\x03\0\0\0\xfc\xff\xff\xff\xff\xff\xff\xff\x09\0\0\0\0\0\0\0",
+            LockRow {
+                table,
+                mode: LockMode::Delete,
+                passes: true,
+                value_bytes: 0x405_0607,
+                key,
+                owner,
+            },
+            b"\x01\0\0\x01\x07\x06\x05\x04\x03\x01\0\0\xfc\xff\xff\xff\xff\xff\xff\xff\x09\0\0\0\0\0\0\0",
         );
         assert_bytes(
             Validate { table, partition, bucket: 0x405_0607, version: 8, owner },
@@ -506,6 +564,14 @@ mod tests {
             b"\x01\0\0\x01\x05\0\0\0\x03\x02\0\0\0\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
         );
         assert_bytes(
+            Reserve { table, hold_ms: 0x405_0607, waits: 1, hash: key, owner },
+            b"\x01\0\0\x01\x07\x06\x05\x04\x01\0\0\0\xfc\xff\xff\xff\xff\xff\xff\xff\x09\0\0\0\0\0\0\0",
+        );
+        assert_bytes(
+            OfHolder { table, hash: key, owner },
+            b"\x01\0\0\x01\0\0\0\0\0\0\0\0\xfc\xff\xff\xff\xff\xff\xff\xff\x09\0\0\0\0\0\0\0",
+        );
+        assert_bytes(
             Barrier { table, partition, owner },
             b"\x01\0\0\x01\0\0\0\0\x03\x02\0\0\0\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
         );
@@ -518,7 +584,8 @@ mod tests {
         let (table, key, owner) = (1, 77, Owner(9));
         let home = Some(partitioning.partition(key));
         assert_eq!(of(READ, &Read { table, key, owner }.encode()), home);
-        let lock = LockRow { table, mode: LockMode::Update, value_bytes: 5, key, owner };
+        let (mode, passes) = (LockMode::Update, false);
+        let lock = LockRow { table, mode, passes, value_bytes: 5, key, owner };
         assert_eq!(of(LOCK, &lock.encode()), home);
         assert_eq!(
             of(SCAN, &Scan { table, partition: 7, rows: 5, shape: 6, owner }.encode()),
@@ -533,8 +600,11 @@ mod tests {
     #[test]
     fn what_is_encoded_is_decoded() {
         for mode in [LockMode::Update, LockMode::Insert, LockMode::Delete] {
-            let lock = LockRow { table: 1, mode, value_bytes: 2, key: 3, owner: Owner(4) };
-            assert_eq!(LockRow::decode(&lock.encode()), Some((lock, &[][..])));
+            for passes in [false, true] {
+                let (value_bytes, owner) = (2, Owner(4));
+                let lock = LockRow { table: 1, mode, passes, value_bytes, key: 3, owner };
+                assert_eq!(LockRow::decode(&lock.encode()), Some((lock, &[][..])));
+            }
         }
         let mut bytes = Vec::new();
         let buckets = [(1, 2), (u32::MAX, u64::MAX - 1)];
@@ -564,7 +634,10 @@ mod tests {
         let bytes = [&place.encode()[..], b"units"].concat();
         assert_eq!(CopyPlace::decode(&bytes), Some((place, &b"units"[..])));
         assert_eq!(CopyPlace::decode(&bytes[..COPY_HEADER_BYTES - 1]), None);
-        for status in 1..=13 {
+        let place = (Holder(u64::MAX - 1), 7);
+        assert_eq!(decode_place(&encode_place(place.0, place.1)), Some(place));
+        assert_eq!(decode_place(&[]), None);
+        for status in 1..=16 {
             assert_eq!(Status::from_wire(status) as u16, status);
         }
     }

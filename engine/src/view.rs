@@ -24,6 +24,7 @@ use gannet_storage::{Arena, BucketAddress, Table, TableKind};
 use crate::by_number::ByNumber;
 use crate::configuration::Configuration;
 use crate::learning::Learning;
+use crate::row_reservations::RowReservations;
 
 /// What a node counts for as long as it lives.
 #[derive(Debug, Default)]
@@ -45,6 +46,7 @@ pub struct View {
     home: Option<u16>,
     counts: Arc<NodeCounts>,
     learning: Arc<Learning>,
+    reservations: Arc<RowReservations>,
 }
 
 impl View {
@@ -54,12 +56,12 @@ impl View {
         configuration: Arc<Configuration>,
         arena: Arc<Arena>,
         tables: ByNumber<Arc<Table>>,
-        (counts, learning): (Arc<NodeCounts>, Arc<Learning>),
+        (counts, learning, reservations): (Arc<NodeCounts>, Arc<Learning>, Arc<RowReservations>),
     ) -> Self {
         let served =
             || (0..).take(configuration.partitioning.count()).find(|p| !configuration.is_lost(*p));
         let home = configuration.partition_of(id).or_else(served);
-        Self { id, configuration, arena, tables, home, counts, learning }
+        Self { id, configuration, arena, tables, home, counts, learning, reservations }
     }
 
     /// The node's number.
@@ -93,6 +95,11 @@ impl View {
     /// have removed it when all transactions knew that it would be.
     pub(crate) fn kept_table(&self, table: u32) -> Option<&Table> {
         self.table(table).filter(|_| self.configuration.has_table(table))
+    }
+
+    /// The rows that are reserved at this node.
+    pub(crate) fn reservations(&self) -> &RowReservations {
+        &self.reservations
     }
 
     /// Whether rows of a table have stamps, so that each is valid whatever becomes of others in its bucket.

@@ -175,7 +175,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             has_ended: false,
             endpoint,
             lease,
-            participant: Participant::new(Arc::clone(&view), log),
+            participant: Participant::new(Arc::clone(&view), log, Rc::clone(&clock)),
             view,
             node,
             slots,

@@ -18,6 +18,9 @@ pub(crate) const VERSION_TEXT: &str = "PostgreSQL 15.0 (Gannet 0.1.0)";
 /// The setting with the token of the next transaction.
 pub(crate) const TOKEN: &str = "gannet.idempotency_token";
 
+/// The setting with the time for which a transaction holds rows that it has reserved.
+pub(crate) const RESERVATION_TIMEOUT: &str = "gannet.reservation_timeout";
+
 /// All settings, with their first values.
 const DEFAULTS: &[(&str, &str)] = &[
     ("application_name", ""),
@@ -30,6 +33,7 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("default_transaction_read_only", "off"),
     ("extra_float_digits", "1"),
     (TOKEN, ""),
+    (RESERVATION_TIMEOUT, "5s"),
     ("in_hot_standby", "off"),
     ("integer_datetimes", "on"),
     ("intervalstyle", "postgres"),

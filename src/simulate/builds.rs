@@ -55,7 +55,7 @@ const KINDS: [(&str, &str, bool); 4] = [
 ];
 
 /// Changes: `{a}` and `{b}` are numbers of rows, `{u}` is a value.
-const CHANGES: [&str; 13] = [
+const CHANGES: [&str; 15] = [
     "INSERT INTO t VALUES ({a}, {u}, 1)",
     "INSERT INTO t VALUES ({a}, {u}, 1), ({b}, {u} + 1, 1)",
     "INSERT INTO t VALUES ({a}, {u}, 1) ON CONFLICT DO NOTHING",
@@ -69,11 +69,13 @@ const CHANGES: [&str; 13] = [
     "UPDATE t SET u = u + 1 WHERE id >= {a}",
     "DELETE FROM t WHERE id = {a}",
     "DELETE FROM t WHERE u = {u}",
+    "SELECT u FROM t WHERE id = {a} FOR UPDATE",
+    "SELECT u FROM t WHERE id >= {a} ORDER BY id LIMIT 2 FOR UPDATE SKIP LOCKED",
 ];
 
 /// Allowed errors of changes and builds: duplicates, a row twice in ON CONFLICT, the rest of a failed transaction, a frozen
-/// table, ON CONFLICT without a key, conflicts.
-const REFUSALS: [&str; 6] = ["23505", "21000", "25P02", "55006", "42P10", "40001"];
+/// table, ON CONFLICT without a key, conflicts, and transactions that wait for each other.
+const REFUSALS: [&str; 7] = ["23505", "21000", "25P02", "55006", "42P10", "40001", "40P01"];
 
 /// Whether a build has succeeded.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -27,6 +27,7 @@ mod output;
 mod overtaken;
 mod process;
 mod reconnect;
+mod reservations;
 mod security;
 mod silent;
 mod simple;

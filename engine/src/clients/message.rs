@@ -190,7 +190,7 @@ impl AbortCode {
     fn of(abort: Abort) -> Option<Self> {
         match abort {
             Abort::Conflict(conflict) => Some(match conflict {
-                Conflict::Locked | Conflict::Barrier => Self::Locked,
+                Conflict::Locked | Conflict::Barrier | Conflict::Reserved => Self::Locked,
                 Conflict::Changed => Self::Changed,
                 Conflict::Reconfigured => Self::Reconfigured,
             }),

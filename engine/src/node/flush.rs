@@ -66,6 +66,7 @@ impl Node {
         let Configuration { epoch, last_active_epoch, .. } = *view.configuration();
         view.tables().for_each(|(_, table)| table.end_dead(epoch));
         self.arena.forget_locks();
+        self.reservations.clear();
         let records = records.iter().cloned().collect();
         self.flushed.store(Arc::new(Flushed { epoch: last_active_epoch, ids, records }));
         Ok(())

@@ -1,6 +1,7 @@
 //! LOCK: lock a key's bucket and read the key, at its primary.
 //!
-//! *Source*: FaSST section 5, step 1. *Invariant*: behind a scan barrier no lock is granted in a heap table.
+//! *Source*: FaSST section 5, step 1. *Invariant*: behind a scan barrier no lock is granted in a heap table, and none of a row that another has
+//! reserved.
 
 use gannet_rpc::ResponseWriter;
 use gannet_storage::{HEAP_VALUE_BYTES_MAX, Key, Lock, LockMode, TableKind};
@@ -38,7 +39,8 @@ impl Participant {
     }
 
     fn lock_row(&self, prepared: &Prepared, payload: &[u8], response: &mut ResponseWriter<'_>) {
-        let (LockRow { mode, value_bytes, key: hash, owner, .. }, bytes) = Self::decoded(payload);
+        let (request, bytes) = Self::decoded(payload);
+        let LockRow { mode, passes, value_bytes, key: hash, owner, .. } = request;
         let change = (mode, value_bytes as usize);
         if change.1 > HEAP_VALUE_BYTES_MAX {
             return self.refuse(response);
@@ -46,6 +48,13 @@ impl Participant {
         let (table, key) = (self.table(prepared.table), Key::from_parts(hash, bytes));
         if table.barrier_count(table.locate(key.word()).partition) > 0 {
             return response.push(Status::Barrier as u16);
+        }
+        let reservations = self.view.reservations();
+        if !passes
+            && reservations.are_there()
+            && reservations.is_reserved((prepared.table, hash), self.clock.now_ns())
+        {
+            return response.push(Status::Reserved as u16);
         }
         let (status, version) = lock_status(table.lock_row(prepared.address, key, owner, change));
         response.push_with(VERSION_BYTES, |out| {

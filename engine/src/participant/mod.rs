@@ -11,6 +11,7 @@ mod lock;
 mod log;
 mod primary;
 mod read;
+mod reserve;
 mod scan;
 mod unlock;
 mod validate;
@@ -26,14 +27,14 @@ use std::hint::select_unpredictable;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use gannet_rpc::{Handler, ResponseWriter};
+use gannet_rpc::{Clock, Handler, ResponseWriter};
 use gannet_rules::rule;
 use gannet_storage::{
     BucketAddress, BucketSnapshot, BucketUpdate, CommitLog, Item, Key, Table, TableKind,
 };
 
 use crate::request::{
-    self, Barrier, CopyBuckets, Expect, LockRow, Read, Scan, Status, TableRequest, Unlock,
+    self, Barrier, CopyBuckets, Expect, LockRow, Read, Reserve, Scan, Status, TableRequest, Unlock,
     Validate, ValidateMany, ValidateRange,
 };
 use crate::scan_page::PageWriter;
@@ -44,6 +45,7 @@ pub(crate) struct Participant {
     view: Arc<View>,
     /// Shared with the worker's own coroutines.
     log: Rc<RefCell<CommitLog>>,
+    clock: Rc<dyn Clock>,
     /// The value of a heap table's row, on its way to a response.
     value: Vec<u8>,
     /// The page of a scan, on its way to a response.
@@ -54,9 +56,16 @@ pub(crate) struct Participant {
 }
 
 impl Participant {
-    pub(crate) fn new(view: Arc<View>, log: Rc<RefCell<CommitLog>>) -> Self {
-        let (value, page) = (Vec::new(), PageWriter::default());
-        Self { view, log, value, page, snapshot: BucketSnapshot::default(), units: Vec::new() }
+    pub(crate) fn new(view: Arc<View>, log: Rc<RefCell<CommitLog>>, clock: Rc<dyn Clock>) -> Self {
+        Self {
+            view,
+            log,
+            clock,
+            value: Vec::new(),
+            page: PageWriter::default(),
+            snapshot: BucketSnapshot::default(),
+            units: Vec::new(),
+        }
     }
 
     /// Answers by this view from now on.
@@ -190,6 +199,15 @@ impl Participant {
             request::EXPECT => {
                 (Action::Expect, target(payload, |it, rest| self.expect_target(it, rest)))
             }
+            request::RESERVE => {
+                let row = |Reserve { table, hash, .. }, rest: &[u8]| {
+                    let partition = self.view.configuration().partitioning.partition(hash);
+                    self.served_target(table, partition, 0).filter(|_| rest.is_empty())
+                };
+                (Action::Reserve, target(payload, row))
+            }
+            request::RELEASE_ROW => (Action::ReleaseRow, Some(BucketAddress::NONE)),
+            request::WAITS_FOR => (Action::WaitsFor, Some(BucketAddress::NONE)),
             _ => (Action::Refuse, None),
         }
     }
@@ -222,7 +240,7 @@ impl Participant {
                 }
                 request::VALIDATE => Validate::decode(payload)
                     .is_some_and(|(it, _)| table.bucket_address(partition, it.bucket).is_some()),
-                request::VALIDATE_MANY | request::COPY | request::EXPECT => {
+                request::VALIDATE_MANY | request::COPY | request::EXPECT | request::RESERVE => {
                     table.has_partition(partition)
                 }
                 request::VALIDATE_ROWS => {
@@ -313,6 +331,9 @@ pub(crate) enum Action {
     ReleaseBarrier,
     Copy,
     Expect,
+    Reserve,
+    ReleaseRow,
+    WaitsFor,
     Move,
     /// Refuse, as the table is about to be removed.
     Leave,
@@ -435,6 +456,9 @@ impl Handler for Participant {
             Action::Primary => self.primary(&prepared, payload, response),
             Action::Unlock => self.unlock(&prepared, payload, response),
             Action::Scan => self.scan(payload, response),
+            Action::Reserve => self.reserve(payload, response),
+            Action::ReleaseRow => self.release_row(payload, response),
+            Action::WaitsFor => self.waits_for(payload, response),
             Action::ValidateRows => self.validate_rows(payload, response),
             Action::ValidateRange => self.validate_range(payload, response),
             Action::SetBarrier => self.set_barrier(payload, response),

@@ -50,7 +50,7 @@ impl Transaction<'_> {
     /// Fills a batch with as many rows as fit, and queues prefetches of those of this node; returns the first row that has to
     /// wait.
     fn send_rows(&mut self) -> usize {
-        let Self { view, set, round, scratch, owner, prefetches, .. } = self;
+        let Self { view, set, round, scratch, owner, prefetches, passes_reservations, .. } = self;
         let (AccessSet { rows, values, executed, .. }, message) = (set, &mut scratch.message);
         let mut batch = round.batch();
         batch.clear();
@@ -64,7 +64,7 @@ impl Transaction<'_> {
                 }
                 continue;
             }
-            let (kind, request) = row.request(*owner);
+            let (kind, request) = row.request(*owner, *passes_reservations);
             let pushed = if row.key_bytes == 0 {
                 let answer_bytes = VERSION_BYTES + row.value_bytes;
                 batch.push(row.primary, kind, &request, answer_bytes)
@@ -122,6 +122,7 @@ impl Transaction<'_> {
                 }
                 Status::Locked
                 | Status::Barrier
+                | Status::Reserved
                 | Status::Moved
                 | Status::Crowded
                 | Status::Full
@@ -173,7 +174,7 @@ impl Row {
 
     /// READ or LOCK of the row, but for the bytes of its key.
     #[inline(always)]
-    fn request(&self, owner: Owner) -> (u16, [u8; HEADER_BYTES]) {
+    fn request(&self, owner: Owner, passes: bool) -> (u16, [u8; HEADER_BYTES]) {
         let (table, key) = (self.table, self.key);
         let Some(mode) = self.mode else {
             return (request::READ, Read { table, key, owner }.encode());
@@ -182,7 +183,7 @@ impl Row {
         let is_fixed = self.key_bytes == 0;
         let value_bytes = if is_fixed { 0 } else { self.value_bytes };
         let value_bytes = u32::try_from(value_bytes).unwrap_or(u32::MAX);
-        (request::LOCK, LockRow { table, mode, value_bytes, key, owner }.encode())
+        (request::LOCK, LockRow { table, mode, passes, value_bytes, key, owner }.encode())
     }
 }
 
@@ -193,6 +194,7 @@ fn abort_of(status: Status, table: u32) -> Abort {
         Status::Refused => Misuse::NoSuchTable { table }.into(),
         Status::Changed => Conflict::Changed.into(),
         Status::Barrier => Conflict::Barrier.into(),
+        Status::Reserved => Conflict::Reserved.into(),
         Status::Locked => Conflict::Locked.into(),
         Status::Moved => Conflict::Reconfigured.into(),
         _ => Failure::Refused.into(),

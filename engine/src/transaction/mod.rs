@@ -25,6 +25,7 @@ mod heap;
 mod local;
 mod log;
 mod primary;
+pub(crate) mod reserve;
 pub(crate) mod round;
 mod scan;
 mod split;
@@ -92,6 +93,8 @@ pub struct Transaction<'s> {
     doom: Option<Abort>,
     /// Whether the runner of the transaction's code commits it, and the code itself must not.
     is_committed_for: bool,
+    /// Whether reservations of others do not keep its locks out.
+    passes_reservations: bool,
     set: AccessSet,
     scratch: Scratch,
     record: Record,
@@ -115,6 +118,7 @@ impl<'s> Transaction<'s> {
             cancellation: None,
             doom: None,
             is_committed_for: false,
+            passes_reservations: false,
             set: AccessSet::default(),
             scratch: Scratch::default(),
             record: Record::default(),
@@ -133,6 +137,7 @@ impl<'s> Transaction<'s> {
         self.owner = Owner::from(self.round.commits().begin(self.view.configuration().epoch));
         self.doom = self.round.interruption().map(Abort::from);
         self.is_committed_for = false;
+        self.passes_reservations = false;
         self.set.clear();
         if self.set.values.capacity() > BYTES_KEPT_MAX || self.record.capacity() > BYTES_KEPT_MAX {
             self.give_memory_back();
@@ -337,6 +342,11 @@ impl<'s> Transaction<'s> {
     pub(crate) fn leave_commit(&mut self) -> &mut Self {
         self.is_committed_for = true;
         self
+    }
+
+    /// Rows that others have reserved are locked like any others: it has reserved rows itself.
+    pub(crate) fn pass_reservations(&mut self) {
+        self.passes_reservations = true;
     }
 
     /// Commits for the transaction's code.

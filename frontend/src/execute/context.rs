@@ -25,6 +25,7 @@ use crate::encoding::key;
 use crate::error::{Failure, SqlError};
 use crate::execute::operator::open;
 use crate::execute::pace::Inputs;
+use crate::execute::reserved::cancelled;
 use crate::execute::storages::Created;
 use crate::execute::{Row, Touched, Transaction};
 use crate::expression::evaluate::{evaluate, hold};
@@ -169,6 +170,13 @@ impl<'c, 's> Context<'c, 's> {
         Ok(read)
     }
 
+    /// As [`Self::get_many`], of rows that the commit does not depend on.
+    pub(super) fn peek(&mut self, keys: &[TableKey]) -> Result<Vec<Option<Vec<u8>>>, Failure> {
+        self.round_trips += 1;
+        let Self { coordinator, transaction, .. } = self;
+        Ok(transaction.deferred.unshared(|deferred| deferred.get_each(coordinator, keys))?)
+    }
+
     /// Reads the catalog's version unless the transaction depends on it.
     pub(crate) fn check_version(&mut self) -> Result<(), Failure> {
         if self.transaction.depends_on_version {
@@ -228,12 +236,35 @@ impl<'c, 's> Context<'c, 's> {
         self.check_version()?;
         self.round_trips += 1;
         self.resources.touched.add(table);
-        let unshared = self.transaction.is_unshared(table);
+        self.scan_page(table, (range, direction, limit), self.transaction.is_unshared(table))
+    }
+
+    /// As [`Self::scan`], of rows that the commit does not depend on.
+    pub(super) fn scan_unobserved(
+        &mut self,
+        table: TableId,
+        range: &KeyRange,
+        direction: Direction,
+        limit: usize,
+    ) -> Result<Page, Failure> {
+        self.check_cancel()?;
+        self.check_version()?;
+        self.round_trips += 1;
+        self.resources.touched.add(table);
+        self.scan_page(table, (range, direction, limit), true)
+    }
+
+    fn scan_page(
+        &mut self,
+        table: TableId,
+        (range, direction, limit): (&KeyRange, Direction, usize),
+        is_unobserved: bool,
+    ) -> Result<Page, Failure> {
         let Self { coordinator, transaction, .. } = self;
         let mut read =
             |deferred: &mut Deferred| deferred.scan(coordinator, table, range, direction, limit);
         let deferred = &mut transaction.deferred;
-        let read = if unshared { deferred.unshared(read)? } else { read(deferred)? };
+        let read = if is_unobserved { deferred.unshared(read)? } else { read(deferred)? };
         self.charge_transaction()?;
         Ok(read)
     }
@@ -310,7 +341,7 @@ impl<'c, 's> Context<'c, 's> {
         }
         // Relaxed: the flag carries nothing but itself.
         if self.resources.cancel.load(Ordering::Relaxed) || self.coordinator.is_cancelled() {
-            return Err(SqlError::new("57014", "canceling statement due to user request").into());
+            return Err(cancelled().into());
         }
         Ok(())
     }

@@ -36,6 +36,7 @@ pub(crate) mod online;
 mod operator;
 mod pace;
 mod partitions;
+pub(crate) mod reserved;
 mod runs;
 mod scan;
 mod sets;

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 
-use gannet_engine::{Direction, KeyRange, Rows, TableId, TableKey};
+use gannet_engine::{Direction, KeyRange, KeyValue, Rows, TableId, TableKey};
 
 use crate::catalog::Index;
 use crate::encoding::key;
@@ -21,7 +21,7 @@ use crate::execute::operator::Operator;
 use crate::execute::{Context, Row};
 use crate::expression::Expression;
 use crate::memory::Charge;
-use crate::plan::{Access, IndexChoice, IndexRange, Scan};
+use crate::plan::{Access, IndexChoice, IndexRange, Reserve, Scan};
 use crate::value::Value;
 
 /// Rows of a scan's first page, which often suffices.
@@ -49,6 +49,8 @@ enum State {
     Points(std::vec::IntoIter<TableKey>),
     /// The remaining range.
     Range(KeyRange),
+    /// Entries of an index whose rows are reserved one by one, and the range behind them.
+    Entries(std::vec::IntoIter<KeyValue>, Option<KeyRange>),
     Done,
 }
 
@@ -70,6 +72,16 @@ impl<'p> ScanRows<'p> {
         };
         let direction = if descending { Direction::Descending } else { Direction::Ascending };
         let storage = index.storage(&self.scan.table);
+        if let Some(how @ (Reserve::Wait | Reserve::NoWait | Reserve::Skip)) = self.scan.reserves {
+            let page = if how == Reserve::Skip {
+                context.scan_unobserved(storage, range, direction, FIRST_PAGE_ROWS)?
+            } else {
+                context.scan(storage, range, direction, FIRST_PAGE_ROWS)?
+            };
+            let entries: Vec<KeyValue> = page.rows.into_iter().collect();
+            self.state = State::Entries(entries.into_iter(), page.rest);
+            return Ok(Vec::new());
+        }
         let page = context.scan(storage, range, direction, page_rows)?;
         self.state = match page.rest {
             Some(rest) => State::Range(rest),
@@ -129,6 +141,17 @@ impl Operator for ScanRows<'_> {
                 State::Done => return Ok(None),
                 State::Range(rest) => self.page(&rest, NEXT_PAGE_ROWS, context)?,
                 State::Points(keys) => self.points(keys, context)?,
+                State::Entries(mut entries, rest) => {
+                    let Some((key, value)) = entries.next() else {
+                        match rest {
+                            Some(rest) => self.state = State::Range(rest),
+                            None => return Ok(None),
+                        }
+                        continue;
+                    };
+                    self.state = State::Entries(entries, rest);
+                    reserved_row(self.scan, (&key, &value), context)?.into_iter().collect()
+                }
                 State::New => match &self.scan.access {
                     Access::Points { index, columns } => {
                         let storage = index.storage(&self.scan.table);
@@ -148,6 +171,37 @@ impl Operator for ScanRows<'_> {
             }
         }
     }
+}
+
+/// The row that an entry of a scan's index leads to, if it passes the filter and could be reserved.
+fn reserved_row(
+    scan: &Scan,
+    (key, value): (&[u8], &[u8]),
+    context: &mut Context<'_, '_>,
+) -> Result<Option<Row>, Failure> {
+    let index = match &scan.access {
+        Access::Range(range) => range.index,
+        Access::Full { .. } | Access::Points { .. } => IndexChoice::Primary,
+    };
+    if let IndexChoice::Secondary(number) = index {
+        let primary = scan.table.primary_of_entry(&scan.table.indexes[number], key, value)?;
+        return Ok(by_primary(scan, vec![Some(primary)], context)?.pop().flatten());
+    }
+    let Some(row) = decoded_row(scan, primary_of_row(scan, key), value, context)? else {
+        return Ok(None);
+    };
+    let row_key = [scan.table.row_key(key)];
+    let granted = context.reserve(scan, &row_key)?;
+    if scan.reserves != Some(Reserve::Skip) {
+        return Ok(Some(row));
+    }
+    if granted.is_some_and(|granted| !granted[0]) || context.peek(&row_key)?[0].is_none() {
+        // Another has it, or had it until it was deleted: the commit does not depend on that.
+        return Ok(None);
+    }
+    // The scan is not validated, and the row is another's no more.
+    let found = context.get_many(&row_key)?.pop().flatten().map(|row| (key.to_vec(), row));
+    Ok(decoded(scan, std::iter::once(found), context)?.pop().flatten())
 }
 
 /// All keys.
@@ -203,18 +257,36 @@ fn rows_at(
     let mut rows = Vec::with_capacity(keys.len());
     for keys in keys.chunks(POINT_ROWS) {
         context.check_cancel()?;
-        let found = context.get_many(keys)?;
         rows.extend(match index {
             IndexChoice::Primary => {
+                let found = reserved(scan, keys, context)?;
                 let with_key = |(key, row): (&TableKey, Option<Vec<u8>>)| {
                     row.map(|row| (primary_of_row(scan, &key.key), row))
                 };
                 decoded(scan, keys.iter().zip(found).map(with_key), context)?
             }
-            IndexChoice::Secondary(_) => by_primary(scan, found, context)?,
+            IndexChoice::Secondary(_) => {
+                let found = context.get_many(keys)?;
+                by_primary(scan, found, context)?
+            }
         });
     }
     Ok(rows)
+}
+
+/// The values of the rows with some keys, which are reserved before if the plan wants that; none of those that are passed over.
+fn reserved(
+    scan: &Scan,
+    keys: &[TableKey],
+    context: &mut Context<'_, '_>,
+) -> Result<Vec<Option<Vec<u8>>>, Failure> {
+    let Some(granted) = context.reserve(scan, keys)? else { return context.get_many(keys) };
+    let free = keys.iter().zip(&granted).filter(|(_, granted)| **granted);
+    let free: Vec<TableKey> = free.map(|(key, _)| key.clone()).collect();
+    let mut found =
+        if free.is_empty() { VecDeque::new() } else { VecDeque::from(context.get_many(&free)?) };
+    let value = |granted| if granted { found.pop_front().flatten() } else { None };
+    Ok(granted.into_iter().map(value).collect())
 }
 
 /// The primary key in the key of a row, if the plan wants it.
@@ -310,10 +382,15 @@ pub(super) fn rows_of_entries(
     context: &mut Context<'_, '_>,
 ) -> Result<Vec<Row>, Failure> {
     let IndexChoice::Secondary(number) = index else {
-        let mut rows = Vec::with_capacity(entries.len());
+        let (mut rows, mut keys) = (Vec::with_capacity(entries.len()), Vec::new());
         for (key, bytes) in entries.iter() {
-            rows.extend(decoded_row(scan, primary_of_row(scan, key), bytes, context)?);
+            let row = decoded_row(scan, primary_of_row(scan, key), bytes, context)?;
+            if row.is_some() && scan.reserves.is_some() {
+                keys.push(scan.table.row_key(key));
+            }
+            rows.extend(row);
         }
+        context.reserve(scan, &keys)?;
         return Ok(rows);
     };
     let index: &Index = &scan.table.indexes[number];
@@ -333,7 +410,7 @@ fn by_primary(
     let keys: Vec<TableKey> =
         primary.iter().flatten().map(|primary| scan.table.row_key(primary)).collect();
     let mut found: VecDeque<Option<Vec<u8>>> =
-        if keys.is_empty() { VecDeque::new() } else { context.get_many(&keys)?.into() };
+        if keys.is_empty() { VecDeque::new() } else { reserved(scan, &keys, context)?.into() };
     let with_row = |primary: Option<PrimaryBytes>| {
         let primary = primary?;
         Some((primary, found.pop_front()??))

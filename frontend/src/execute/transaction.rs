@@ -11,6 +11,7 @@ use gannet_engine::{Abort, Coordinator, Deferred, Failure as EngineFailure, Save
 
 use crate::catalog::{Catalog, Table};
 use crate::error::{Failure, SqlError};
+use crate::execute::reserved::Reserved;
 use crate::execute::storages::{Created, Storages, drop_storage};
 use crate::execute::unfinished::note_dropped;
 use crate::execute::{Context, Resources};
@@ -37,6 +38,8 @@ pub(crate) struct Transaction {
     /// Storages to drop after the commit.
     pub(crate) dropped: BTreeSet<TableId>,
     pub(crate) savepoints: Vec<NamedSavepoint>,
+    /// The rows that it has reserved.
+    pub(crate) reserved: Reserved,
     /// The charge of the rows read and written.
     pub(crate) charge: Charge,
 }
@@ -62,13 +65,15 @@ impl Transaction {
             filled_later: Vec::new(),
             dropped: BTreeSet::new(),
             savepoints: Vec::new(),
+            reserved: Reserved::default(),
             charge: Charge::default(),
         }
     }
 
     /// A transaction that sees this catalog in all its statements.
     pub(crate) fn seeing(catalog: Arc<Catalog>) -> Self {
-        Self { catalog: Some(catalog), ..Self::new() }
+        let deferred = Deferred::new().waiting_for_reservations();
+        Self { catalog: Some(catalog), deferred, ..Self::new() }
     }
 
     /// A transaction that writes nothing, and keeps others from writing while it scans: see [`Deferred::with_scan_barriers`].
@@ -152,6 +157,9 @@ impl Transaction {
         for storage in &self.dropped {
             note_dropped(&mut self.deferred, coordinator, database, *storage)?;
         }
+        if !self.reserved.is_empty() {
+            self.deferred.pass_reservations();
+        }
         self.deferred.commit(coordinator)?;
         if let Some(catalog) = &self.catalog {
             self.created.keep(catalog.storages().chain(self.filled_later.iter().copied()));
@@ -195,8 +203,11 @@ pub(crate) fn alone_unless<T>(
     work: impl Fn(&mut Context<'_, '_>) -> Result<T, Failure>,
     ended: impl Fn(Failure) -> Failure,
 ) -> Result<T, Failure> {
-    retried(coordinator, |coordinator, attempt| {
+    // Rows that a run has reserved are those of the next one.
+    let mut reserved = Reserved::default();
+    let result = retried(coordinator, |coordinator, attempt| {
         let mut transaction = begin(attempt);
+        transaction.reserved = std::mem::take(&mut reserved);
         let mut context = Context::new(coordinator, &mut transaction, resources);
         (context.attempt, context.commits) = (attempt, true);
         let result = match work(&mut context) {
@@ -207,8 +218,11 @@ pub(crate) fn alone_unless<T>(
             Err(failure) => Err(given_up(coordinator, &mut transaction, failure)),
         };
         resources.spares.borrow_mut().add_all(&mut transaction.created);
+        reserved = std::mem::take(&mut transaction.reserved);
         result.map_err(&ended)
-    })
+    });
+    reserved.release(coordinator);
+    result
 }
 
 /// The failure of a transaction that the engine has ended: a conflict if its reads were invalid, or else an error for a bug.

@@ -222,7 +222,8 @@ impl Builder<'_> {
             if wanted.iter().all(|wanted| *wanted) { Wanted::All } else { Wanted::Some(wanted) };
         let missing = table.missing_values()?;
         let filter = Expression::all(filter);
-        Ok(Scan { table, alias, access, filter, wanted, missing, with_key: false })
+        let (with_key, reserves) = (false, None);
+        Ok(Scan { table, alias, access, filter, wanted, missing, with_key, reserves })
     }
 
     /// Joins a relation with the rows so far.

@@ -197,6 +197,21 @@ pub(crate) struct Scan {
     pub(crate) missing: Vec<Value>,
     /// Whether rows end in a BYTEA column with their primary key.
     pub(crate) with_key: bool,
+    /// Whether its rows are reserved.
+    pub(crate) reserves: Option<Reserve>,
+}
+
+/// How a statement reserves the rows that it reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reserve {
+    /// UPDATE and DELETE: rows that are named by their keys. A statement on its own reserves any rows, when it has met a conflict.
+    Change,
+    /// FOR UPDATE: it waits for rows that others have reserved.
+    Wait,
+    /// FOR UPDATE NOWAIT: it ends with an error.
+    NoWait,
+    /// FOR UPDATE SKIP LOCKED: it passes over them.
+    Skip,
 }
 
 /// The access to a table's rows.
@@ -319,6 +334,50 @@ impl Node {
             Self::Join(join) => vec![&join.left, &join.right],
             Self::SetOperation { left, right, .. } => vec![left, right],
         }
+    }
+
+    fn inputs_mut(&mut self) -> Vec<&mut Self> {
+        match self {
+            Self::Values(_) | Self::Scan(_) | Self::System { .. } | Self::Series(_) => Vec::new(),
+            Self::Filter { input, .. }
+            | Self::Project { input, .. }
+            | Self::Aggregate { input, .. }
+            | Self::Sort { input, .. }
+            | Self::Limit { input, .. }
+            | Self::RowNumber { input, .. }
+            | Self::Elements { input, .. }
+            | Self::Distinct { input, .. } => vec![input],
+            Self::Lookup { left, .. } => vec![left],
+            Self::Join(join) => vec![&mut join.left, &mut join.right],
+            Self::SetOperation { left, right, .. } => vec![left, right],
+        }
+    }
+
+    /// Has the scans below reserve their rows, or only those of one table. Whether there was one.
+    ///
+    /// # Errors
+    /// SQLSTATE 0A000 where rows of the result are not rows of tables.
+    pub(crate) fn reserve(&mut self, how: Reserve, of: Option<&str>) -> Result<bool, SqlError> {
+        let is_other = matches!(
+            self,
+            Self::Aggregate { .. } | Self::Distinct { .. } | Self::SetOperation { .. }
+        );
+        if is_other {
+            let message = "FOR UPDATE with DISTINCT, GROUP BY, aggregates or set operations";
+            return Err(SqlError::unsupported(message)
+                .with_hint("select the rows by their keys FOR UPDATE first"));
+        }
+        let mut is_there = false;
+        if let Self::Scan(scan) | Self::Lookup { scan, .. } = self
+            && of.is_none_or(|name| name == scan.alias)
+        {
+            scan.reserves = Some(how);
+            is_there = true;
+        }
+        for input in self.inputs_mut() {
+            is_there |= input.reserve(how, of)?;
+        }
+        Ok(is_there)
     }
 
     /// The node's own expressions.

@@ -7,17 +7,17 @@
 use std::rc::Rc;
 
 use sqlparser::ast::{
-    self, Expr, LimitClause, NonBlock, OrderByExpr, OrderByKind, Query, SelectItem, SetExpr,
-    SetOperator, SetQuantifier, Spanned, TableAlias,
+    self, Expr, LimitClause, LockType, NonBlock, OrderByExpr, OrderByKind, Query, SelectItem,
+    SetExpr, SetOperator, SetQuantifier, Spanned, TableAlias,
 };
 use sqlparser::tokenizer::Span;
 
 use crate::error::SqlError;
 use crate::expression::Expression;
-use crate::plan::bind::{Binder, Typed, name_of};
+use crate::plan::bind::{Binder, Typed, name_of, names_of};
 use crate::plan::scope::Scope;
 use crate::plan::select::{is_descending, sorted};
-use crate::plan::{Node, SetOperation, SortKey, types};
+use crate::plan::{Node, Reserve, SetOperation, SortKey, types};
 use crate::session::Column;
 use crate::value::{DataType, Value};
 
@@ -150,10 +150,6 @@ impl Binder {
         if !query.pipe_operators.is_empty() || query.for_clause.is_some() {
             return Err(SqlError::unsupported(format_args!("the query {query}")));
         }
-        if query.locks.iter().any(|lock| lock.nonblock == Some(NonBlock::SkipLocked)) {
-            // Locking clauses have no effect, but this one would change the rows.
-            return Err(SqlError::unsupported("SKIP LOCKED"));
-        }
         if let Some(with) = &query.with {
             if with.recursive {
                 return Err(SqlError::unsupported("WITH RECURSIVE"));
@@ -188,6 +184,21 @@ impl Binder {
                 planned
             }
         };
+        for lock in query.locks.iter().filter(|lock| lock.lock_type == LockType::Update) {
+            let how = match lock.nonblock {
+                None => Reserve::Wait,
+                Some(NonBlock::Nowait) => Reserve::NoWait,
+                Some(NonBlock::SkipLocked) => Reserve::Skip,
+            };
+            let of = lock.of.as_ref().map(names_of).transpose()?.and_then(|mut names| names.pop());
+            if !planned.node.reserve(how, of.as_deref())?
+                && let Some(of) = of
+            {
+                let message =
+                    format!("relation \"{of}\" in FOR UPDATE clause not found in FROM clause");
+                return Err(SqlError::new("42P01", message));
+            }
+        }
         if limit.is_some() || offset.is_some() {
             planned.node = Node::Limit { input: Box::new(planned.node), limit, offset };
         }

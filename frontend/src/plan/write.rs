@@ -21,7 +21,7 @@ use crate::plan::bind::{Binder, Typed, name_of, names_of};
 use crate::plan::from::From;
 use crate::plan::join::build;
 use crate::plan::scope::{Scope, ScopeColumn};
-use crate::plan::{IndexChoice, Node};
+use crate::plan::{IndexChoice, Node, Reserve};
 use crate::session::Column;
 use crate::value::{DataType, Value};
 
@@ -501,10 +501,10 @@ impl Binder {
     }
 }
 
-/// Makes the scan below append primary keys.
+/// Makes the scan below append primary keys, and reserve rows that are named by theirs.
 fn with_keys(node: &mut Node) {
     match node {
-        Node::Scan(scan) => scan.with_key = true,
+        Node::Scan(scan) => (scan.with_key, scan.reserves) = (true, Some(Reserve::Change)),
         Node::Filter { input, .. } => with_keys(input),
         _ => {}
     }

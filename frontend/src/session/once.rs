@@ -138,12 +138,25 @@ pub(super) fn commit(
     coordinator: &mut Coordinator<'_>,
     resources: &Resources,
 ) -> Result<(), Abort> {
-    let Some(token) = token else { return transaction.commit(coordinator, resources) };
-    let tokens = &resources.database.tokens;
-    tokens.write(&mut transaction.deferred, coordinator, token, b"COMMIT")?;
-    transaction.commit(coordinator, resources)?;
-    tokens.sweep(coordinator);
-    Ok(())
+    let result = commit_once(&mut transaction, token, coordinator, resources);
+    transaction.reserved.release(coordinator);
+    if let (Ok(()), Some(_)) = (&result, token) {
+        resources.database.tokens.sweep(coordinator);
+    }
+    result
+}
+
+fn commit_once(
+    transaction: &mut Transaction,
+    token: Option<&Token>,
+    coordinator: &mut Coordinator<'_>,
+    resources: &Resources,
+) -> Result<(), Abort> {
+    if let Some(token) = token {
+        let tokens = &resources.database.tokens;
+        tokens.write(&mut transaction.deferred, coordinator, token, b"COMMIT")?;
+    }
+    transaction.commit(coordinator, resources)
 }
 
 /// Runs a plan in a transaction of its own that decides a token; or gives what is kept under it.

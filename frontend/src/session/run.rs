@@ -577,7 +577,11 @@ fn inside<T>(
             // The client may go back to a savepoint; COMMIT validates the rows read.
             (Some(transaction), Err(error_of(failure)))
         }
-        Err(failure) => (None, Err(error_of(given_up(coordinator, &mut transaction, failure)))),
+        Err(failure) => {
+            let failure = given_up(coordinator, &mut transaction, failure);
+            transaction.reserved.release(coordinator);
+            (None, Err(error_of(failure)))
+        }
     }
 }
 

@@ -1,0 +1,204 @@
+//! Rows that transactions reserve: hot rows are queued for, FOR UPDATE waits, and no wait is for ever.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gannet_rpc::{Clock, MonotonicClock};
+use tokio_postgres::Client;
+
+use crate::process::Server;
+
+/// Longer than any wait here, and shorter than a reservation lasts by itself.
+const SOON_NS: u64 = 4_000_000_000;
+
+async fn server_with_rows() -> (Server, Client) {
+    let server = Server::start(&[]);
+    let client = server.client().await;
+    let tables =
+        "CREATE TABLE t (id INT PRIMARY KEY, n INT NOT NULL); CREATE TABLE history (n INT)";
+    client.batch_execute(tables).await.unwrap();
+    client.batch_execute("INSERT INTO t SELECT i, 0 FROM generate_series(1, 100) i").await.unwrap();
+    (server, client)
+}
+
+async fn sqlstate(client: &Client, statement: &str) -> String {
+    let error = client.batch_execute(statement).await.expect_err(statement);
+    error.as_db_error().unwrap_or_else(|| panic!("{statement}: {error}")).code().code().to_owned()
+}
+
+async fn number(client: &Client, query: &str) -> i64 {
+    client.query_one(query, &[]).await.unwrap().get(0)
+}
+
+/// Ten clients run some statements fifty times each, and no statement fails.
+async fn run_by_ten(server: &Server, statements: &'static [&'static str]) {
+    let mut clients = Vec::new();
+    for _ in 0..10 {
+        let client = server.client().await;
+        clients.push(tokio::spawn(async move {
+            for _ in 0..50 {
+                for statement in statements {
+                    client.batch_execute(statement).await.unwrap();
+                }
+            }
+        }));
+    }
+    for client in clients {
+        client.await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn updates_of_a_hot_row_do_not_fail() {
+    let (server, client) = server_with_rows().await;
+    run_by_ten(&server, &["UPDATE t SET n = n + 1 WHERE id = 1"]).await;
+    assert_eq!(number(&client, "SELECT n::BIGINT FROM t WHERE id = 1").await, 500);
+    run_by_ten(
+        &server,
+        &[
+            "BEGIN",
+            "UPDATE t SET n = n + 1 WHERE id = 1",
+            "SELECT n FROM t WHERE id = 1",
+            "UPDATE t SET n = n + 1 WHERE id = 2",
+            "INSERT INTO history VALUES (1)",
+            "COMMIT",
+        ],
+    )
+    .await;
+    assert_eq!(number(&client, "SELECT n::BIGINT FROM t WHERE id = 1").await, 1_000);
+    // Those in a block reserve the row, those on their own wait for them.
+    let blocks = &[
+        "BEGIN",
+        "SELECT n FROM t WHERE id = 2 FOR UPDATE",
+        "UPDATE t SET n = n + 1 WHERE id = 2",
+        "COMMIT",
+    ];
+    tokio::join!(
+        run_by_ten(&server, blocks),
+        run_by_ten(&server, &["UPDATE t SET n = n + 1 WHERE id = 2"])
+    );
+    assert_eq!(number(&client, "SELECT n::BIGINT FROM t WHERE id = 2").await, 1_500);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_is_reserved_is_waited_for_or_not_as_the_client_wants() {
+    let (server, holder) = server_with_rows().await;
+    let other = server.client().await;
+    holder.batch_execute("BEGIN; UPDATE t SET n = 7 WHERE id = 5").await.unwrap();
+    let row = "SELECT n FROM t WHERE id = 5 FOR UPDATE";
+    assert_eq!(sqlstate(&other, &format!("{row} NOWAIT")).await, "55P03");
+    assert_eq!(sqlstate(&other, &format!("SET lock_timeout = '50ms'; {row}")).await, "55P03");
+    assert_eq!(
+        sqlstate(&other, "SET lock_timeout = '50ms'; BEGIN; DELETE FROM t WHERE id = 5").await,
+        "55P03"
+    );
+    other.batch_execute("ROLLBACK; RESET lock_timeout").await.unwrap();
+    let free = "SELECT id FROM t WHERE id BETWEEN 4 AND 6 ORDER BY id FOR UPDATE SKIP LOCKED";
+    let rows = other.query(free, &[]).await.unwrap();
+    assert_eq!(rows.iter().map(|row| row.get(0)).collect::<Vec<i32>>(), [4, 6]);
+    // Whoever reads without FOR UPDATE waits for nobody.
+    assert_eq!(number(&other, "SELECT n::BIGINT FROM t WHERE id = 5").await, 0);
+    let waits = tokio::spawn(async move {
+        number(&other, "SELECT n::BIGINT FROM t WHERE id = 5 FOR UPDATE").await
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!waits.is_finished());
+    holder.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(waits.await.unwrap(), 7);
+    let error = holder.batch_execute("SELECT count(*) FROM t FOR UPDATE").await.unwrap_err();
+    assert_eq!(error.code().unwrap().code(), "0A000");
+    let error = holder.batch_execute("SELECT * FROM t FOR UPDATE OF u").await.unwrap_err();
+    assert_eq!(error.code().unwrap().code(), "42P01");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn workers_take_jobs_out_of_a_table_without_getting_in_each_others_way() {
+    let (server, client) = server_with_rows().await;
+    let mut workers = Vec::new();
+    for _ in 0..4 {
+        let worker = server.client().await;
+        workers.push(tokio::spawn(async move {
+            let mut taken = 0_i64;
+            loop {
+                worker.batch_execute("BEGIN").await.unwrap();
+                let job = "SELECT id FROM t ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED";
+                let job = worker.query_opt(job, &[]).await.unwrap();
+                let Some(job) = job else { break };
+                let id: i32 = job.get(0);
+                assert_eq!(worker.execute("DELETE FROM t WHERE id = $1", &[&id]).await.unwrap(), 1);
+                worker.batch_execute("COMMIT").await.unwrap();
+                taken += 1;
+            }
+            taken
+        }));
+    }
+    let mut taken = 0;
+    for worker in workers {
+        taken += worker.await.unwrap();
+    }
+    assert_eq!((taken, number(&client, "SELECT count(*) FROM t").await), (100, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_transactions_that_wait_for_each_other_one_is_told() {
+    let (server, _client) = server_with_rows().await;
+    let mut ring = Vec::new();
+    let begun = Arc::new(tokio::sync::Barrier::new(3));
+    for number in 0..3 {
+        let (client, begun) = (server.client().await, Arc::clone(&begun));
+        ring.push(tokio::spawn(async move {
+            let update = |row| format!("UPDATE t SET n = n + 1 WHERE id = {}", row % 3 + 1);
+            client.batch_execute(&format!("BEGIN; {}", update(number))).await.unwrap();
+            begun.wait().await;
+            match client.batch_execute(&update(number + 1)).await {
+                Ok(()) => client.batch_execute("COMMIT").await.unwrap(),
+                Err(error) => {
+                    assert_eq!(error.code().unwrap().code(), "40P01");
+                    return 1;
+                }
+            }
+            0
+        }));
+    }
+    let (clock, mut told) = (MonotonicClock::new(), 0);
+    let begun_ns = clock.now_ns();
+    for client in ring {
+        told += client.await.unwrap();
+    }
+    assert_eq!(told, 1);
+    assert!(clock.now_ns() - begun_ns < SOON_NS, "a reservation had to end by itself");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_transaction_has_reserved_ends_with_it_however_that_is() {
+    let (server, client) = server_with_rows().await;
+    let clock = MonotonicClock::new();
+    let row = "UPDATE t SET n = n + 1 WHERE id = 9";
+    for end in ["ROLLBACK", "SELECT 1 / 0", "the client goes"] {
+        let holder = server.client().await;
+        holder.batch_execute(&format!("BEGIN; {row}")).await.unwrap();
+        if end == "the client goes" {
+            drop(holder);
+        } else {
+            let _ = holder.batch_execute(end).await;
+        }
+        let begun_ns = clock.now_ns();
+        client.batch_execute(&format!("BEGIN; {row}; COMMIT")).await.unwrap();
+        assert!(clock.now_ns() - begun_ns < SOON_NS, "{end}: it ended by itself");
+    }
+    // One that sleeps loses the row, and learns at its end that another was faster.
+    let sleeper = server.client().await;
+    sleeper.batch_execute("SET gannet.reservation_timeout = '100ms'").await.unwrap();
+    sleeper.batch_execute(&format!("BEGIN; {row}")).await.unwrap();
+    client.batch_execute(&format!("BEGIN; {row}; COMMIT")).await.unwrap();
+    assert_eq!(sqlstate(&sleeper, "COMMIT").await, "40001");
+    assert_eq!(number(&client, "SELECT n::BIGINT FROM t WHERE id = 9").await, 4);
+    // A wait can be cancelled.
+    sleeper.batch_execute("RESET gannet.reservation_timeout").await.unwrap();
+    sleeper.batch_execute(&format!("BEGIN; {row}")).await.unwrap();
+    let cancel = client.cancel_token();
+    let waits = tokio::spawn(async move { sqlstate(&client, &format!("BEGIN; {row}")).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    cancel.cancel_query(tokio_postgres::NoTls).await.unwrap();
+    assert_eq!(waits.await.unwrap(), "57014");
+}
