@@ -21,6 +21,7 @@
 //! | `GRANTED_BASE` | a unit is based on the version granted | `tests/simulation.rs` |
 //! | `ROW_VERSIONS`, `DELETION_MARKS` | a row, or its absence, is as it was read | `tests/simulation.rs` |
 //! | `ADDED_ENTRIES`, `PENDING_ENTRIES` | entries that come to a range are noticed | `tests/simulation.rs` |
+//! | `LEAVING_ENTRIES` | a key that is about to be removed from a range is noticed | `storage/tests/rows_mutant.rs` |
 //! | `REMOVAL_MARKS`, `MARKS_OF_LEAVES` | what came to a range and went is noticed | `storage/tests/rows_mutant.rs` |
 //! | `ONE_HASH` | a row's deletion marks those with its hash | `storage/tests/rows_mutant.rs` |
 //! | `SETTLE_BY_ID` | a commit is settled by its id | `tests/halted.rs`, `tests/simulation.rs` |

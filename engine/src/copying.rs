@@ -16,11 +16,11 @@ use std::time::Duration;
 use gannet_rules::rule;
 use gannet_storage::BucketUpdate;
 
+use crate::answer::CopyPlace;
 use crate::coordinator::Coordinator;
 use crate::learning::Lesson;
 use crate::node::Node;
 use crate::outcome::Abort;
-use crate::request::CopyPlace;
 use crate::transaction::copy::Copied;
 use crate::view::View;
 

@@ -10,28 +10,26 @@
 //!
 //! *Source*: `docs/architecture.md`, "Transactions": lock mode *at commit*; the commit is FaSST's, section 5.
 
+mod scans;
 #[cfg(test)]
 mod tests;
 mod times;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 use std::sync::Arc;
 
-use gannet_storage::Direction;
-
 use crate::coordinator::Coordinator;
+pub use crate::deferred::scans::Page;
 use crate::deferred::times::Times;
 use crate::observed::Observed;
 use crate::outcome::{Abort, Conflict};
-use crate::rows::Rows;
 use crate::table_id::{TableId, TableKey};
 use crate::transaction::expect::EXPECTED_ROWS_MIN;
-use crate::transaction::{Change, KeyRange, Observation, RangeObservation, ScanPage};
+use crate::transaction::{Change, Observation, RangeObservation};
 
 /// Attempts to read, lock or validate what others hold, before the conflict is reported.
-const ATTEMPTS_MAX: u32 = 20;
+const ATTEMPTS_MAX: u32 = 100;
 /// Observations that name their rows. A transaction that has made more forgets which rows of a bucket it has read, and conflicts with
 /// changes of all of them.
 const ROWS_OBSERVED_MAX: usize = 64 << 10;
@@ -45,15 +43,6 @@ const KEY_OVERHEAD_BYTES: usize = 48;
 const WRITE_OVERHEAD_BYTES: usize = 96;
 /// Waits of a commit for the end of a scan barrier or a reservation on what it changes, before the conflict is reported: about 100 ms.
 const WAITS_MAX: u32 = 200;
-
-/// Part of a scan's result.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Page {
-    /// Keys and values, in the order of the scan, own changes included.
-    pub rows: Rows,
-    /// What is left to scan; `None` when the range is exhausted.
-    pub rest: Option<KeyRange>,
-}
 
 /// A row as a transaction has seen it, in one epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -260,64 +249,6 @@ impl Deferred {
         self.ends_in_latest = false;
     }
 
-    /// The first `limit` rows of a range, or fewer if they are large: one round trip.
-    ///
-    /// # Errors
-    /// As [`Self::get_many`]; [`Misuse::NoSuchTable`](crate::Misuse::NoSuchTable) for a table without order.
-    pub fn scan(
-        &mut self,
-        coordinator: &mut Coordinator<'_>,
-        table: TableId,
-        range: &KeyRange,
-        direction: Direction,
-        limit: usize,
-    ) -> Result<Page, Abort> {
-        if self.sets_barriers {
-            coordinator.set_barrier(table)?;
-        }
-        self.tidy(coordinator);
-        let page = retried(coordinator, |coordinator| {
-            coordinator.begin().scan(table, range, direction, limit)
-        });
-        let ScanPage { rows, complete_to, observations, numbers } = page?;
-        self.times.add_scan(coordinator.epoch(), coordinator.version());
-        self.observations.extend(observations);
-        let scanned = range.up_to(complete_to.clone(), direction);
-        let scanned = RangeObservation { table: table.number(), range: scanned, numbers };
-        let next = match self.ranges.last_mut() {
-            Some(last) => last.append(scanned, direction),
-            None => Some(scanned),
-        };
-        self.ranges.extend(next);
-        self.ends_in_latest = false;
-        let mut rows =
-            self.with_own_writes(table, range, direction, (rows, complete_to.as_deref()));
-        let last = if rows.len() > limit {
-            rows.truncate(limit);
-            rows.last_key().map(<[u8]>::to_vec)
-        } else {
-            complete_to
-        };
-        Ok(Page { rest: last.map(|last| range.after(last, direction)), rows })
-    }
-
-    /// Reads rows that no other transaction can reach: commit does not validate them.
-    ///
-    /// # Errors
-    /// Those of `read`.
-    pub fn unshared<T>(
-        &mut self,
-        read: impl FnOnce(&mut Self) -> Result<T, Abort>,
-    ) -> Result<T, Abort> {
-        let observations = std::mem::take(&mut self.observations);
-        let ranges = std::mem::take(&mut self.ranges);
-        let ends_in_latest = self.ends_in_latest;
-        let result = read(self);
-        (self.observations, self.ranges) = (observations, ranges);
-        self.ends_in_latest = ends_in_latest;
-        result
-    }
-
     /// About how many bytes it takes in memory: what it has read and depends on, and what it is to write.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
@@ -370,58 +301,6 @@ impl Deferred {
         let first = TableKey { table, key: Vec::new() };
         self.writes.get(&table).is_some_and(|own| !own.is_empty())
             || self.absent.range(first..).next().is_some_and(|row| row.table == table)
-    }
-
-    /// Merges this transaction's changes into rows that are complete up to a key.
-    fn with_own_writes(
-        &self,
-        table: TableId,
-        range: &KeyRange,
-        direction: Direction,
-        (rows, complete_to): (Rows, Option<&[u8]>),
-    ) -> Rows {
-        let (from, to) = match (direction, complete_to) {
-            (_, None) => range.bounds(),
-            (Direction::Ascending, Some(last)) => (range.bounds().0, Bound::Included(last)),
-            (Direction::Descending, Some(last)) => (Bound::Included(last), range.bounds().1),
-        };
-        let is_inside = |key: &[u8]| {
-            let after = match from {
-                Bound::Included(from) => key >= from,
-                Bound::Excluded(from) => key > from,
-                Bound::Unbounded => true,
-            };
-            let before = match to {
-                Bound::Included(to) => key <= to,
-                Bound::Excluded(to) => key < to,
-                Bound::Unbounded => true,
-            };
-            after && before
-        };
-        let first = match from {
-            Bound::Included(key) | Bound::Excluded(key) => key.to_vec(),
-            Bound::Unbounded => Vec::new(),
-        };
-        let Some(own) = self.writes.get(&table) else { return rows };
-        let mut own = own
-            .range(first..)
-            .take_while(|(key, _)| is_inside(key) || from == Bound::Excluded(key.as_slice()))
-            .filter(|(key, _)| is_inside(key))
-            .peekable();
-        if own.peek().is_none() {
-            return rows;
-        }
-        let mut merged: BTreeMap<Vec<u8>, Vec<u8>> = rows.into_iter().collect();
-        for (key, write) in own {
-            match &write.value {
-                Some(value) => merged.insert(key.clone(), value.clone()),
-                None => merged.remove(key),
-            };
-        }
-        match direction {
-            Direction::Ascending => merged.into_iter().collect(),
-            Direction::Descending => merged.into_iter().rev().collect(),
-        }
     }
 
     /// Sets a key at commit, which fails if the key is not there, unless this transaction has read that

@@ -12,6 +12,7 @@
 //!                then u64 number | from | to
 //! UNLOCK         u32 table | u32 bucket      | u16 partition | u16 0 | u64 key     | u64 owner | row key
 //! SCAN           u32 table | u32 rows        | u16 partition | u16 0 | u64 shape   | u64 owner | from | to
+//! COUNT          u32 table | u32 0           | u16 partition | u16 0 | u64 shape   | u64 owner | from | to
 //! COPY           u32 table | u32 bucket      | u16 partition | u16 0 | u64 offset  | u64 owner
 //! RESERVE        u32 table | u32 hold, ms    | u16 waits     | u16 0 | u64 hash    | u64 holder
 //! RELEASE_ROW    u32 table | u32 0           | u16 0         | u16 0 | u64 hash    | u64 holder
@@ -24,9 +25,7 @@
 //!                u32 bytes of the record | u32 offset of the part | part of a commit record
 //!
 //! answer to READ and LOCK, where it has one: u64 version | value
-//! answer to RESERVE of a row that is another's, and to WAITS_FOR of one that waits: u64 holder | u64 place in the queue
-//! answer to SCAN: see `scan_page.rs`
-//! answer to COPY: u32 next bucket | u32 0 | u64 offset in its copy | u64 version of the first bucket | units
+//! answer to SCAN: see `scan_page.rs`; to COPY, COUNT, RESERVE and WAITS_FOR: see `answer.rs`
 //! ```
 //! The row key is that of a heap table, whose hash is the key; a fixed table has none. A LOCK in a heap
 //! table is answered without the value.
@@ -34,8 +33,6 @@
 //! *Source*: FaSST section 5, figure 6.
 
 use gannet_storage::{LockMode, Owner, Partitioning, RecordPart, TransactionId};
-
-use crate::row_reservations::Holder;
 
 pub(crate) const READ: u16 = 1;
 pub(crate) const LOCK: u16 = 2;
@@ -56,6 +53,7 @@ pub(crate) const VALIDATE_ROWS: u16 = 16;
 pub(crate) const RESERVE: u16 = 17;
 pub(crate) const RELEASE_ROW: u16 = 18;
 pub(crate) const WAITS_FOR: u16 = 19;
+pub(crate) const COUNT: u16 = 20;
 
 /// Modes of LOCK.
 const UPDATE: u16 = 1;
@@ -107,7 +105,7 @@ pub(crate) enum Status {
     Refused = 10,
     /// READ, SCAN: the response is full; send the request again.
     Postponed = 11,
-    /// SCAN: there may be more rows in the range behind those of the answer.
+    /// SCAN, COUNT: there may be more rows in the range behind those of the answer.
     More = 12,
     /// LOCK: the partition has a scan barrier.
     Barrier = 13,
@@ -260,7 +258,7 @@ table_request! {
 }
 
 table_request! {
-    /// SCAN: a range, whose bounds follow.
+    /// SCAN and COUNT: a range, whose bounds follow.
     Scan {
         partition: u16 = detail,
         /// Most rows of the answer.
@@ -407,53 +405,6 @@ pub(crate) fn row_versions(bytes: &[u8]) -> Option<impl Iterator<Item = (u32, u6
     }))
 }
 
-/// Bytes before the units in an answer to COPY.
-pub(crate) const COPY_HEADER_BYTES: usize = 24;
-
-/// Where the copying of a partition goes on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct CopyPlace {
-    pub(crate) bucket: u32,
-    /// Of the bucket's copy the bytes before this one are there.
-    pub(crate) offset: u64,
-    /// Of the first bucket that was copied.
-    pub(crate) version: u64,
-}
-
-impl CopyPlace {
-    pub(crate) fn encode(self) -> [u8; COPY_HEADER_BYTES] {
-        let mut bytes = [0; COPY_HEADER_BYTES];
-        let words = [u64::from(self.bucket), self.offset, self.version];
-        for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
-            *bytes = word.to_le_bytes();
-        }
-        bytes
-    }
-
-    /// The place, and the units behind it.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
-        let (header, units) = bytes.split_first_chunk::<COPY_HEADER_BYTES>()?;
-        let bucket = u32::try_from(u64_at(header, 0)).ok()?;
-        let place = Self { bucket, offset: u64_at(header, 8), version: u64_at(header, 16) };
-        Some((place, units))
-    }
-}
-
-/// Bytes of a holder and its place in a queue.
-pub(crate) const PLACE_BYTES: usize = 16;
-
-pub(crate) fn encode_place(holder: Holder, place: usize) -> [u8; PLACE_BYTES] {
-    let mut bytes = [0; PLACE_BYTES];
-    bytes[..8].copy_from_slice(&holder.0.to_le_bytes());
-    bytes[8..].copy_from_slice(&(place as u64).to_le_bytes());
-    bytes
-}
-
-pub(crate) fn decode_place(bytes: &[u8]) -> Option<(Holder, usize)> {
-    let bytes: &[u8; PLACE_BYTES] = bytes.try_into().ok()?;
-    Some((Holder(u64_at(bytes, 0)), usize::try_from(u64_at(bytes, 8)).ok()?))
-}
-
 /// Bytes before the part in a `LOG_PART`.
 const PART_HEADER_BYTES: usize = 32;
 
@@ -493,7 +444,7 @@ pub(crate) fn decode_part(bytes: &[u8]) -> Option<RecordPart<'_>> {
 
 /// The 8 bytes at `at`, which the caller knows to be there.
 #[inline]
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("a slice of 8 bytes"))
 }
 
@@ -630,13 +581,6 @@ mod tests {
         assert_eq!(bytes, [&header[..], b"part"].concat());
         assert_eq!(decode_part(&bytes), Some(part));
         assert_eq!(decode_part(&bytes[..PART_HEADER_BYTES - 1]), None);
-        let place = CopyPlace { bucket: 7, offset: u64::MAX, version: 9 };
-        let bytes = [&place.encode()[..], b"units"].concat();
-        assert_eq!(CopyPlace::decode(&bytes), Some((place, &b"units"[..])));
-        assert_eq!(CopyPlace::decode(&bytes[..COPY_HEADER_BYTES - 1]), None);
-        let place = (Holder(u64::MAX - 1), 7);
-        assert_eq!(decode_place(&encode_place(place.0, place.1)), Some(place));
-        assert_eq!(decode_place(&[]), None);
         for status in 1..=16 {
             assert_eq!(Status::from_wire(status) as u16, status);
         }

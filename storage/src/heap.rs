@@ -252,6 +252,7 @@ impl Heap {
             // Each pending entry has a reservation.
             let rows = rows.iter().filter(|_| rule!(DEAD_ENTRIES));
             rows.for_each(|(owner, key)| index.remove_pending(key, *owner));
+            index.end_dead(present);
             if rule!(DEAD_BARRIERS) {
                 barriers.keep_epoch_of(present);
             }
@@ -352,9 +353,12 @@ impl Table {
         if is_reserved.get() && !matches!(lock, Lock::Granted { .. }) {
             reservations.release(arena, row);
         }
-        let is_insert = mode == LockMode::Insert && matches!(lock, Lock::Granted { .. });
-        if let Some((index, _)) = order.as_ref().filter(|_| is_insert) {
-            index.add_pending(key.bytes(), owner);
+        if let (Some((index, _)), Lock::Granted { .. }) = (order, lock) {
+            match mode {
+                LockMode::Insert => index.add_pending(key.bytes(), owner),
+                LockMode::Delete => index.add_leaving(key.bytes(), owner),
+                LockMode::Update => {}
+            }
         }
         lock
     }
@@ -365,6 +369,7 @@ impl Table {
         if let Some(heap) = self.heap(partition) {
             if let Some(index) = heap.index() {
                 index.remove_pending(key.bytes(), owner);
+                index.remove_leaving(key.bytes(), owner);
             }
             heap.reservations.release(self.arena(), (owner, key));
         }

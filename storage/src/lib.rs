@@ -65,7 +65,7 @@ pub use key::{KEY_BYTES_MAX, Key};
 pub use layout::{TableDefinition, TableKind, TableLayout, VALUE_BYTES_MAX};
 pub use location::{Location, Partitioning};
 pub use lock::{Lock, LockMode};
-pub use ordered_index::Direction;
+pub use ordered_index::{Counted, Direction};
 pub use owner::{Owner, TransactionId};
 pub use read::Read;
 pub use scan::{Scanned, ScannedRow};

@@ -3,15 +3,19 @@
 //! ```text
 //! index      number of its last change
 //! directory  first key of a leaf -> leaf      leaf: last change | last removal | keys, each pending or added at a number
+//! leaving    keys that transactions are about to remove
 //! ```
 //! A scan keeps the number that the index had when the scan began. The range is unchanged as long as no entry of it was added at a
 //! higher number, and none was removed from its leaves. An absent key has no version, so only these numbers notice an insertion and
 //! a deletion between two looks (`docs/protocol.md`, "Ordered index"). A key is *pending* from the lock for its insert until the
-//! insert is applied.
+//! insert is applied, and *leaving* from the lock for its deletion until that is applied: so keys are counted without their rows.
 //!
 //! The index is local: every replica derives it from the units that it applies, and numbers its changes by itself.
 //!
 //! *Invariants*: the first leaf starts at the empty key and is never removed; while the node has the table, the number never falls.
+
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -77,6 +81,14 @@ impl Leaf {
         &self.entries[start.min(end)..end]
     }
 
+    /// Whether another transaction than `owner` is about to add keys in a range.
+    fn is_growing(&self, range: (Bound<&[u8]>, Bound<&[u8]>), owner: Owner) -> bool {
+        let is_pending = |entry: &Entry| {
+            entry.since.is_pending() && entry.since != Since(owner.0) && rule!(PENDING_ENTRIES)
+        };
+        self.pending > 0 && self.range(range).iter().any(is_pending)
+    }
+
     /// Its upper entries from this one on, as a leaf that has changed as it has.
     fn split_off(&mut self, at: usize) -> Self {
         let entries = self.entries.split_off(at);
@@ -99,9 +111,22 @@ pub enum Direction {
     Descending,
 }
 
+/// Keys that were counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// Of the index when the count began: [`crate::Table::validate_range`] tells by it whether keys have come or gone.
+    pub number: u64,
+    /// How many there are.
+    pub keys: u64,
+    /// The key from which the count goes on, if there may be more.
+    pub next: Option<Box<[u8]>>,
+}
+
 /// See the module's text.
 pub(crate) struct OrderedIndex {
     directory: RwLock<Directory>,
+    /// Keys that transactions are about to remove, whose buckets these hold.
+    leaving: Mutex<BTreeMap<Box<[u8]>, Owner>>,
     /// Of the last change. A scan takes it before it looks at leaves, and a change raises it under the lock of its leaf: so a change that
     /// the scan has not seen has a higher number.
     number: AtomicU64,
@@ -114,13 +139,15 @@ impl OrderedIndex {
     }
 
     pub(crate) fn new() -> Self {
-        Self { directory: RwLock::new(without_keys()), number: AtomicU64::new(0) }
+        let (directory, leaving) = (RwLock::new(without_keys()), Mutex::default());
+        Self { directory, leaving, number: AtomicU64::new(0) }
     }
 
     /// Forgets all keys, as the partition has gone to another node. Should it come back, what was read before is not validated any more:
     /// the node serves it in a later epoch.
     pub(crate) fn clear(&self) {
         *self.directory.write() = without_keys();
+        self.leaving.lock().clear();
     }
 
     /// Forgets the keys of some leaves, as the table is dropped. Whether there are further ones.
@@ -180,6 +207,35 @@ impl OrderedIndex {
         }
     }
 
+    /// Notes that `owner` is about to remove `key`; the caller holds the lock of its bucket.
+    pub(crate) fn add_leaving(&self, key: &[u8], owner: Owner) {
+        // An earlier holder of the lock is dead.
+        self.leaving.lock().insert(key.into(), owner);
+    }
+
+    /// The transaction `owner` does not remove `key`.
+    pub(crate) fn remove_leaving(&self, key: &[u8], owner: Owner) {
+        let mut leaving = self.leaving.lock();
+        if leaving.get(key) == Some(&owner) {
+            leaving.remove(key);
+        }
+    }
+
+    /// Forgets the keys that transactions of other epochs than that of `present` were about to remove.
+    pub(crate) fn end_dead(&self, present: Owner) {
+        self.leaving.lock().retain(|_, owner| owner.is_of_epoch_of(present));
+    }
+
+    /// Whether another transaction than `owner` is about to remove keys of a range. Looked at before the leaves: a key that is not leaving
+    /// any more has been removed from its leaf.
+    fn is_leaving(&self, (from, to): (Bound<&[u8]>, Bound<&[u8]>), owner: Owner) -> bool {
+        let leaving = self.leaving.lock();
+        let mut inside = leaving
+            .range::<[u8], _>((from, Bound::Unbounded))
+            .take_while(|(key, _)| !is_after(key, to));
+        inside.any(|(_, other)| other.excludes(owner)) && rule!(LEAVING_ENTRIES)
+    }
+
     /// Removes `key` for good.
     pub(crate) fn remove(&self, key: &[u8]) {
         self.remove_if(key, |leaf, _| {
@@ -187,6 +243,10 @@ impl OrderedIndex {
             leaf.removed = leaf.changed;
             true
         });
+        let mut leaving = self.leaving.lock();
+        if !leaving.is_empty() {
+            leaving.remove(key);
+        }
     }
 
     /// Removes `key` if it is pending for `owner`. That is no removal: nobody could read the entry.
@@ -223,6 +283,9 @@ impl OrderedIndex {
         number: u64,
         owner: Owner,
     ) -> Validation {
+        if self.is_leaving((from, to), owner) {
+            return Validation::Locked;
+        }
         let directory = self.directory.read();
         let first: Box<[u8]> = leaf_at(&directory, from_key(from)).0.into();
         let leaves = directory.range::<[u8], _>((Bound::Included(&*first), Bound::Unbounded));
@@ -231,20 +294,55 @@ impl OrderedIndex {
             if leaf.removed > number && rule!(REMOVAL_MARKS) {
                 return Validation::Changed;
             }
-            if leaf.changed <= number && leaf.pending == 0 {
-                continue;
+            if leaf.is_growing((from, to), owner) {
+                return Validation::Locked;
             }
-            for Entry { since, .. } in leaf.range((from, to)) {
-                if since.is_pending() {
-                    if *since != Since(owner.0) && rule!(PENDING_ENTRIES) {
-                        return Validation::Locked;
-                    }
-                } else if since.0 > number && rule!(ADDED_ENTRIES) {
-                    return Validation::Changed;
-                }
+            let is_new = |entry: &Entry| !entry.since.is_pending() && entry.since.0 > number;
+            let has_changed = leaf.changed > number && rule!(ADDED_ENTRIES);
+            if has_changed && leaf.range((from, to)).iter().any(is_new) {
+                return Validation::Changed;
             }
         }
         Validation::Unchanged
+    }
+
+    /// Counts the keys of a range in some leaves, for the transaction `owner`. None if another transaction is about to add or remove one of
+    /// them.
+    pub(crate) fn count(
+        &self,
+        (from, to): (Bound<&[u8]>, Bound<&[u8]>),
+        owner: Owner,
+        leaves_max: usize,
+    ) -> Option<Counted> {
+        let number = self.number();
+        if self.is_leaving((from, to), owner) {
+            return None;
+        }
+        let directory = self.directory.read();
+        let first: Box<[u8]> = leaf_at(&directory, from_key(from)).0.into();
+        let mut leaves = directory
+            .range::<[u8], _>((Bound::Included(&*first), Bound::Unbounded))
+            .take_while(|(first_key, _)| !is_after(first_key, to))
+            .peekable();
+        let (mut keys, mut is_first) = (0, true);
+        for _ in 0..leaves_max {
+            let Some((_, leaf)) = leaves.next() else { break };
+            let leaf = leaf.lock();
+            if leaf.is_growing((from, to), owner) {
+                return None;
+            }
+            // The keys of a leaf between others are all in the range.
+            let is_whole = !is_first && leaves.peek().is_some() && leaf.pending == 0;
+            let is_there = |entry: &&Entry| !entry.since.is_pending();
+            keys += if is_whole {
+                leaf.entries.len()
+            } else {
+                leaf.range((from, to)).iter().filter(is_there).count()
+            } as u64;
+            is_first = false;
+        }
+        let next = leaves.next().map(|(first_key, _)| first_key.clone());
+        Some(Counted { number, keys, next })
     }
 
     /// Calls `visit` for the keys of one leaf that lie in the range, in the order of the scan. Where the scan goes on; none at the end
@@ -381,161 +479,5 @@ fn remove_empty(directory: &mut Directory, key: &[u8]) {
     if rule!(MARKS_OF_LEAVES) {
         before.changed = before.changed.max(gone.changed);
         before.removed = before.removed.max(gone.removed);
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::BTreeSet;
-
-    /// A transaction.
-    fn owner(number: u64) -> Owner {
-        Owner(Owner::of_epoch(1).0 + number)
-    }
-
-    fn keys_of(
-        index: &OrderedIndex,
-        from: Bound<&[u8]>,
-        to: Bound<&[u8]>,
-        direction: Direction,
-    ) -> Vec<Vec<u8>> {
-        let mut keys = Vec::new();
-        let mut position: Option<Bound<Box<[u8]>>> = None;
-        loop {
-            let at = position.as_ref().map(|bound| bound.as_ref().map(|key| &**key));
-            let range = match direction {
-                Direction::Ascending => (at.unwrap_or(from), to),
-                Direction::Descending => (from, at.unwrap_or(to)),
-            };
-            match index.scan_leaf(range, direction, owner(9), |key| keys.push(key.to_vec())) {
-                Some(next) => position = Some(next),
-                None => return keys,
-            }
-        }
-    }
-
-    fn key(number: u16) -> [u8; 2] {
-        number.to_be_bytes()
-    }
-
-    fn bound() -> impl Strategy<Value = Bound<u16>> {
-        prop_oneof![
-            Just(Bound::Unbounded),
-            (0_u16..400).prop_map(Bound::Included),
-            (0_u16..400).prop_map(Bound::Excluded),
-        ]
-    }
-
-    proptest! {
-        #[test]
-        fn scans_are_those_of_a_set(
-            changes in proptest::collection::vec((0_u16..400, any::<bool>()), 0..1500),
-            ranges in proptest::collection::vec((bound(), bound()), 10),
-        ) {
-            let index = OrderedIndex::new();
-            let mut set = BTreeSet::new();
-            for (number, add) in changes {
-                if add {
-                    index.add_applied(&key(number));
-                    set.insert(number);
-                } else {
-                    index.remove(&key(number));
-                    set.remove(&number);
-                }
-            }
-            for (from, to) in ranges {
-                let inside = |n: &u16| {
-                    (match from { Bound::Included(f) => *n >= f, Bound::Excluded(f) => *n > f, Bound::Unbounded => true })
-                        && (match to { Bound::Included(t) => *n <= t, Bound::Excluded(t) => *n < t, Bound::Unbounded => true })
-                };
-                let mut expected: Vec<_> = set.iter().copied().filter(inside).map(|n| key(n).to_vec()).collect();
-                let (from, to) = (from.map(key), to.map(key));
-                let (from, to) = (from.as_ref().map(|k| &k[..]), to.as_ref().map(|k| &k[..]));
-                prop_assert_eq!(&keys_of(&index, from, to, Direction::Ascending), &expected);
-                expected.reverse();
-                prop_assert_eq!(&keys_of(&index, from, to, Direction::Descending), &expected);
-            }
-        }
-    }
-
-    const ALL: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, Bound::Unbounded);
-
-    #[test]
-    fn whatever_enters_or_leaves_a_range_is_noticed_and_what_is_beside_it_mostly_not() {
-        let index = OrderedIndex::new();
-        for number in (0..2_000).step_by(2) {
-            index.add_applied(&key(number));
-        }
-        let (from, to) = (key(500), key(900));
-        let range = (Bound::Included(&from[..]), Bound::Included(&to[..]));
-        for number in 300..=1_100_u16 {
-            let (before, is_inside) = (index.number(), (500..=900).contains(&number));
-            let validate = || index.validate(range, before, owner(9));
-            assert_eq!(validate(), Validation::Unchanged, "{number}");
-            let is_removed = number % 2 == 0;
-            if is_removed {
-                index.remove(&key(number));
-                index.add_applied(&key(number));
-            } else {
-                index.add_pending(&key(number), owner(1));
-                assert_eq!(validate() == Validation::Locked, is_inside, "{number}");
-                index.remove_pending(&key(number), owner(1));
-                assert_eq!(validate(), Validation::Unchanged, "nobody could read it: {number}");
-                index.add_applied(&key(number));
-            }
-            let found = validate();
-            // A removal beside the range is noticed where it was in a leaf of the range.
-            let is_near = (350..=1_050).contains(&number) && is_removed;
-            assert!(found == Validation::Unchanged || is_inside || is_near, "{number}");
-            assert!(found == Validation::Changed || !is_inside, "{number}");
-            if !is_removed {
-                index.remove(&key(number));
-            }
-        }
-    }
-
-    #[test]
-    fn a_pending_key_is_seen_by_others_and_removed_by_its_owner_alone() {
-        let index = OrderedIndex::new();
-        index.add_pending(b"a", owner(1));
-        let all = |reader| {
-            let mut keys = 0;
-            index.scan_leaf(ALL, Direction::Ascending, reader, |_| keys += 1);
-            keys
-        };
-        assert_eq!((all(owner(1)), all(owner(2))), (0, 1));
-        let validate = |reader| index.validate(ALL, 0, reader);
-        assert_eq!(validate(owner(1)), Validation::Unchanged);
-        assert_eq!(validate(owner(2)), Validation::Locked);
-        index.remove_pending(b"a", owner(2));
-        assert_eq!(all(owner(2)), 1);
-        // A new holder of the bucket's lock takes the entry over.
-        index.add_pending(b"a", owner(2));
-        index.remove_pending(b"a", owner(1));
-        index.add_applied(b"a");
-        assert_eq!((all(owner(2)), all(owner(1))), (1, 1));
-        assert_eq!(validate(owner(1)), Validation::Changed);
-        assert_eq!(index.validate(ALL, index.number(), owner(1)), Validation::Unchanged);
-    }
-
-    #[test]
-    fn what_has_come_and_gone_is_noticed_though_its_leaf_has_split_or_vanished() {
-        let index = OrderedIndex::new();
-        (0..1_000).for_each(|number| index.add_applied(&key(number)));
-        let range = |number: u16| (key(number), key(number + 1));
-        for number in (1_000..3_000_u16).step_by(10) {
-            let (from, to) = range(number);
-            let range = (Bound::Included(&from[..]), Bound::Excluded(&to[..]));
-            let before = index.number();
-            // Leaves beyond the last key split as they fill, and vanish when they are empty.
-            (number..number + 200).for_each(|it| index.add_applied(&key(it)));
-            (number..number + 200).for_each(|it| index.remove(&key(it)));
-            assert_eq!(index.validate(range, before, owner(9)), Validation::Changed, "{number}");
-        }
-        (0..1_000).for_each(|number| index.remove(&key(number)));
-        let keys = keys_of(&index, Bound::Unbounded, Bound::Unbounded, Direction::Ascending);
-        assert_eq!((keys.len(), index.directory.read().len()), (0, 1));
     }
 }

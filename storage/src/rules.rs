@@ -43,6 +43,8 @@ gannet_rules::rules! {
     ADDED_ENTRIES,
     /// An entry of a range that is pending for another transaction is noticed.
     PENDING_ENTRIES,
+    /// A key of a range that another transaction is about to remove is noticed.
+    LEAVING_ENTRIES,
     /// A removal from a leaf of the index after a scan of its range is noticed.
     REMOVAL_MARKS,
     /// Both halves of a leaf that is split have its marks, and so has the leaf before one that vanishes.

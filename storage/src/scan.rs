@@ -7,7 +7,7 @@ use std::ops::{Bound, ControlFlow};
 
 use crate::heap::Heap;
 use crate::key::Key;
-use crate::ordered_index::Direction;
+use crate::ordered_index::{Counted, Direction};
 use crate::owner::Owner;
 use crate::read::Read;
 use crate::table::{BucketAddress, Table};
@@ -123,6 +123,23 @@ impl Table {
                 None => return (number, Scanned::Complete),
             }
         }
+    }
+
+    /// Counts the keys of a range of `partition`, for the transaction `owner`, in so many leaves of the index at most. None if another
+    /// transaction is about to add or remove one of them.
+    ///
+    /// A partition that this node does not hold, or a table without order, has no keys.
+    #[must_use]
+    pub fn count(
+        &self,
+        partition: u16,
+        range: (Bound<&[u8]>, Bound<&[u8]>),
+        owner: Owner,
+        leaves_max: usize,
+    ) -> Option<Counted> {
+        let index = self.heap(partition).and_then(Heap::index);
+        let none = Counted { number: 0, keys: 0, next: None };
+        index.map_or(Some(none), |index| index.count(range, owner, leaves_max))
     }
 
     fn visit_row(

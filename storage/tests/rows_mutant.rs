@@ -6,8 +6,8 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 use gannet_storage::{
-    Applied, Arena, BucketUpdate, BucketUpdateWriter, Direction, Key, Owner, Partitioning, Read,
-    Table, TableLayout, Validation, keys_with_one_hash, rules,
+    Applied, Arena, BucketUpdate, BucketUpdateWriter, Direction, Key, Lock, LockMode, Owner,
+    Partitioning, Read, Table, TableLayout, Validation, keys_with_one_hash, rules,
 };
 
 /// An ordered table with one bucket, as a backup has it.
@@ -82,11 +82,28 @@ fn beside_its_rival() -> Validation {
     rows.table.validate_row(hash, version, reader)
 }
 
+/// What becomes of a range whose keys were counted while another transaction had locked one for its deletion.
+fn counted_beside_a_deletion() -> Validation {
+    let mut rows = Rows::new();
+    rows.change(b"key", Some(b"row"));
+    let [writer, reader] = [1, 2].map(|number| Owner(Owner::of_epoch(1).0 + number));
+    let key = Key::hashed(b"key");
+    let address = rows.table.address(key.word()).unwrap();
+    let lock = rows.table.lock_row(address, key, writer, (LockMode::Delete, 0));
+    assert_eq!(lock, Lock::Granted { version: 1 });
+    let all = (Bound::Unbounded, Bound::Unbounded);
+    rows.table.validate_range(0, all, u64::MAX, reader)
+}
+
 #[test]
 fn what_came_and_went_is_missed_without_a_rule() {
     let gone = || come_and_gone(0);
     let split = || come_and_gone(100);
     assert_eq!([gone(), split(), beside_its_rival()], [Validation::Changed; 3]);
+    assert_eq!(counted_beside_a_deletion(), Validation::Locked);
+    let without = rules::LEAVING_ENTRIES.remove();
+    assert_eq!(counted_beside_a_deletion(), Validation::Unchanged);
+    drop(without);
     let without = rules::REMOVAL_MARKS.remove();
     assert_eq!(gone(), Validation::Unchanged);
     drop(without);

@@ -124,7 +124,7 @@ other = psycopg.connect(sys.argv[1], autocommit=True)
 for tables, read in [("in table \"item\"", "item"), ("\"account\", \"item\"", "item, account")]:
     try:
         with connection.transaction():
-            connection.execute(f"SELECT count(*) FROM {read}").fetchone()
+            connection.execute(f"SELECT sum(price) FROM {read}").fetchone()
             other.execute("UPDATE item SET price = price + 1")
             connection.execute("UPDATE item SET price = 7 WHERE id = 1")
         sys.exit("a conflict was not noticed")

@@ -5,8 +5,9 @@
 
 use gannet_rpc::ResponseWriter;
 
+use crate::answer::{COPY_HEADER_BYTES, CopyPlace};
 use crate::participant::Participant;
-use crate::request::{COPY_HEADER_BYTES, CopyBuckets, CopyPlace, RESPONSE_BYTES_MAX, Status};
+use crate::request::{CopyBuckets, RESPONSE_BYTES_MAX, Status};
 
 /// Bytes of one answer, unless its last bucket has more. A larger bucket is copied in parts.
 const PAGE_BYTES: usize = 32 << 10;

@@ -171,6 +171,11 @@ impl Participant {
                     |Scan { table, partition, .. }, _: &[u8]| self.order_target(table, partition);
                 (Action::Scan, target(payload, order))
             }
+            request::COUNT => {
+                let order =
+                    |Scan { table, partition, .. }, _: &[u8]| self.order_target(table, partition);
+                (Action::Count, target(payload, order))
+            }
             request::VALIDATE_ROWS => {
                 let partition = |ValidateMany { table, partition, .. }, _: &[u8]| {
                     let table_has_rows = self.view.table(table)?.layout().kind != TableKind::Fixed;
@@ -246,7 +251,7 @@ impl Participant {
                 request::VALIDATE_ROWS => {
                     table.has_partition(partition) && kind_of_table != TableKind::Fixed
                 }
-                request::SCAN | request::VALIDATE_RANGE | request::SET_BARRIER => {
+                request::SCAN | request::COUNT | request::VALIDATE_RANGE | request::SET_BARRIER => {
                     table.has_partition(partition) && kind_of_table == TableKind::Ordered
                 }
                 _ => false,
@@ -331,6 +336,7 @@ pub(crate) enum Action {
     ReleaseBarrier,
     Copy,
     Expect,
+    Count,
     Reserve,
     ReleaseRow,
     WaitsFor,
@@ -456,6 +462,7 @@ impl Handler for Participant {
             Action::Primary => self.primary(&prepared, payload, response),
             Action::Unlock => self.unlock(&prepared, payload, response),
             Action::Scan => self.scan(payload, response),
+            Action::Count => self.count(payload, response),
             Action::Reserve => self.reserve(payload, response),
             Action::ReleaseRow => self.release_row(payload, response),
             Action::WaitsFor => self.waits_for(payload, response),

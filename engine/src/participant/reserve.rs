@@ -4,8 +4,9 @@
 
 use gannet_rpc::ResponseWriter;
 
+use crate::answer::{PLACE_BYTES, encode_place};
 use crate::participant::Participant;
-use crate::request::{OfHolder, PLACE_BYTES, Reserve, Status, TableRequest, encode_place};
+use crate::request::{OfHolder, Reserve, Status, TableRequest};
 use crate::row_reservations::{Holder, Reserved};
 
 impl Participant {

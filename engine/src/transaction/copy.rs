@@ -2,10 +2,11 @@
 //!
 //! *Source*: `docs/protocol.md`, "Copies that are made again".
 
+use crate::answer::CopyPlace;
 use crate::configuration::NOBODY;
 use crate::control::WaitReason;
 use crate::outcome::Abort;
-use crate::request::{self, CopyBuckets, CopyPlace, Status, TableRequest};
+use crate::request::{self, CopyBuckets, Status, TableRequest};
 use crate::transaction::Transaction;
 
 /// What the primary of a partition has answered to a COPY.

@@ -19,6 +19,7 @@ mod backup;
 pub(crate) mod barrier;
 mod buckets;
 pub(crate) mod copy;
+mod count;
 mod execute;
 pub(crate) mod expect;
 mod heap;
@@ -55,7 +56,7 @@ pub(crate) use crate::transaction::heap::Observation;
 use crate::transaction::log::Record;
 use crate::transaction::round::{Interrupted, Round};
 pub use crate::transaction::scan::KeyRange;
-pub(crate) use crate::transaction::scan::{RangeObservation, ScanPage};
+pub(crate) use crate::transaction::scan::{RangeObservation, ScanPage, is_inside};
 use crate::view::{AdoptedView, View};
 
 /// Bytes of values and records that a coroutine keeps from one transaction to the next.

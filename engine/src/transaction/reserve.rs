@@ -5,10 +5,11 @@
 //! *Invariant*: a row that cannot be reserved, as its partition has another primary by now or its table is gone, counts as reserved: the
 //! transaction goes on, and its commit tells.
 
+use crate::answer::{PLACE_BYTES, decode_place};
 use crate::configuration::NOBODY;
 use crate::control::WaitReason;
 use crate::outcome::Abort;
-use crate::request::{self, OfHolder, PLACE_BYTES, Reserve, Status, TableRequest, decode_place};
+use crate::request::{self, OfHolder, Reserve, Status, TableRequest};
 use crate::row_reservations::{Holder, Reserved, RowName};
 use crate::transaction::Transaction;
 use crate::transaction::round::Interrupted;

@@ -55,6 +55,21 @@ impl KeyRange {
     }
 }
 
+/// Whether a key lies between two bounds.
+pub(crate) fn is_inside(key: &[u8], (from, to): (Bound<&[u8]>, Bound<&[u8]>)) -> bool {
+    let is_after = match from {
+        Bound::Included(from) => key >= from,
+        Bound::Excluded(from) => key > from,
+        Bound::Unbounded => true,
+    };
+    let is_before = match to {
+        Bound::Included(to) => key <= to,
+        Bound::Excluded(to) => key < to,
+        Bound::Unbounded => true,
+    };
+    is_after && is_before
+}
+
 /// A range that was scanned: it is unchanged as long as no key has come or gone since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RangeObservation {

@@ -48,6 +48,8 @@ struct Rules {
     pending_entries: bool,
     /// A removal after the scan is noticed.
     removal_marks: bool,
+    /// A key of the range that another transaction is about to remove is noticed.
+    leaving_entries: bool,
 }
 
 const ALL_RULES: Rules = Rules {
@@ -59,12 +61,16 @@ const ALL_RULES: Rules = Rules {
     added_entries: true,
     pending_entries: true,
     removal_marks: true,
+    leaving_entries: true,
 };
 
 #[derive(Clone, Copy, Debug)]
 enum Read {
     Key(usize),
+    /// The rows of the range.
     Range,
+    /// The number of its keys: no row is observed.
+    Count,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,6 +196,9 @@ impl Rows {
 
     fn validate_range(&self, state: &State, index: u8, number: u8) -> Found {
         let entries = || RANGE.map(|key| (state.rows[key].is_some(), state.entries[key]));
+        if self.is_leaving(state, index) {
+            return Found::Locked;
+        }
         let is_other = |owner: u8| owner != index && self.rules.pending_entries;
         if entries().any(|(_, entry)| entry.pending.is_some_and(is_other)) {
             return Found::Locked;
@@ -198,6 +207,20 @@ impl Rows {
         let is_changed = self.rules.added_entries && entries().any(is_new)
             || self.rules.removal_marks && state.removed > number;
         if is_changed { Found::Changed } else { Found::Valid }
+    }
+
+    /// Whether another transaction is about to remove a key of the range: it holds the key's bucket.
+    fn is_leaving(&self, state: &State, index: u8) -> bool {
+        let plans = (0_u8..).zip(&self.plans).filter(|(other, _)| *other != index);
+        let deletes = |(other, plan): (u8, &Plan)| {
+            plan.writes.iter().any(|write| {
+                let key = write.key();
+                matches!(write, Write::Delete(_))
+                    && RANGE.contains(&key)
+                    && state.buckets[bucket_of(key)].owner == Some(other)
+            })
+        };
+        self.rules.leaving_entries && plans.into_iter().any(deletes)
     }
 
     fn release(state: &mut State, index: u8) {
@@ -229,18 +252,18 @@ impl Rows {
     fn read(state: &mut State, index: u8, read: Read) {
         let keys: Vec<usize> = match read {
             Read::Key(key) => vec![key],
-            Read::Range => RANGE.collect(),
+            Read::Range | Read::Count => RANGE.collect(),
         };
         for key in keys {
             let (changes, is_there) = (state.written[key].len(), state.rows[key].is_some());
             let version = state.buckets[bucket_of(key)].version;
             let transaction = &mut state.transactions[usize::from(index)];
             transaction.history.push((key, changes));
-            if matches!(read, Read::Key(_)) || is_there {
+            if matches!(read, Read::Key(_)) || is_there && matches!(read, Read::Range) {
                 transaction.seen.push(Seen { key, version });
             }
         }
-        if matches!(read, Read::Range) {
+        if matches!(read, Read::Range | Read::Count) {
             state.transactions[usize::from(index)].scanned = Some(state.number);
         }
     }
@@ -300,8 +323,13 @@ impl Rows {
     }
 
     /// Whether a read is refused at present, and so is to be made again.
-    fn waits(state: &State, index: u8, read: Read) -> bool {
+    fn waits(&self, state: &State, index: u8, read: Read) -> bool {
         match read {
+            Read::Count => {
+                let is_pending =
+                    |key: usize| state.entries[key].pending.is_some_and(|it| it != index);
+                self.is_leaving(state, index) || RANGE.into_iter().any(is_pending)
+            }
             Read::Key(key) => Self::is_held_by_other(state, bucket_of(key), index),
             Read::Range => RANGE
                 .filter(|key| state.rows[*key].is_some() || state.entries[*key].pending.is_some())
@@ -372,7 +400,7 @@ impl Model for Rows {
             let may_step = match state.transactions[usize::from(index)].phase {
                 Phase::Committed | Phase::Aborted => false,
                 Phase::Reading(at) if at < plan.reads.len() => {
-                    !Self::waits(state, index, plan.reads[at])
+                    !self.waits(state, index, plan.reads[at])
                 }
                 _ => true,
             };
@@ -492,6 +520,12 @@ fn phantom() -> Workload {
     ([false, false, true], plans.to_vec())
 }
 
+/// One counts the keys of the range, and then reads a row; the other writes that row, and then removes a key.
+fn counted() -> Workload {
+    let removes = plan(&[], &[Write::Update(2), Write::Delete(0)]);
+    ([true; KEYS], vec![plan(&[Read::Count, Read::Key(2)], &[]), removes])
+}
+
 #[test]
 fn what_was_read_is_valid_as_long_as_its_rows_are() {
     let workloads = [
@@ -502,6 +536,8 @@ fn what_was_read_is_valid_as_long_as_its_rows_are() {
         ("neighbours", neighbours()),
         ("skew", skew()),
         ("phantom", phantom()),
+        ("counted", counted()),
+        ("counted, and come and gone", come_and_gone(&[Read::Count, Read::Key(2)])),
     ];
     for (name, (present, plans)) in workloads {
         check::holds(name, Rows { rules: ALL_RULES, present, plans });
@@ -511,7 +547,7 @@ fn what_was_read_is_valid_as_long_as_its_rows_are() {
 #[test]
 fn every_rule_of_rows_is_needed() {
     type Removal = fn(&mut Rules);
-    let cases: [(&str, Removal, Workload); 8] = [
+    let cases: [(&str, Removal, Workload); 9] = [
         ("row versions", |rules| rules.row_versions = false, two_reads()),
         (
             "deletion marks",
@@ -523,6 +559,7 @@ fn every_rule_of_rows_is_needed() {
         ("locked buckets", |rules| rules.locked_buckets = false, skew()),
         ("added entries", |rules| rules.added_entries = false, phantom()),
         ("pending entries", |rules| rules.pending_entries = false, phantom()),
+        ("leaving entries", |rules| rules.leaving_entries = false, counted()),
         (
             "removal marks",
             |rules| rules.removal_marks = false,

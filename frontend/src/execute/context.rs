@@ -239,6 +239,21 @@ impl<'c, 's> Context<'c, 's> {
         self.scan_page(table, (range, direction, limit), self.transaction.is_unshared(table))
     }
 
+    /// The number of entries in a range of a table or an index.
+    pub(super) fn count(&mut self, table: TableId, range: &KeyRange) -> Result<u64, Failure> {
+        self.check_cancel()?;
+        self.check_version()?;
+        self.round_trips += 1;
+        self.resources.touched.add(table);
+        let is_unshared = self.transaction.is_unshared(table);
+        let Self { coordinator, transaction, .. } = self;
+        let mut count = |deferred: &mut Deferred| deferred.count(coordinator, table, range);
+        let deferred = &mut transaction.deferred;
+        let count = if is_unshared { deferred.unshared(count)? } else { count(deferred)? };
+        self.charge_transaction()?;
+        Ok(count)
+    }
+
     /// As [`Self::scan`], of rows that the commit does not depend on.
     pub(super) fn scan_unobserved(
         &mut self,

@@ -16,7 +16,7 @@ use crate::execute::context::row_bytes;
 use crate::execute::join::{JoinRows, LookupRows};
 use crate::execute::pace::Paced;
 use crate::execute::partitions::Seen;
-use crate::execute::scan::ScanRows;
+use crate::execute::scan::{CountRow, ScanRows};
 use crate::execute::sets::{Append, SetRows};
 use crate::execute::sort::Sort;
 use crate::execute::window::{Elements, RowNumbers};
@@ -74,6 +74,7 @@ fn begun(node: &Node) -> Box<dyn Operator + '_> {
     match node {
         Node::Values(rows) => Box::new(ValueRows { rows: rows.iter() }),
         Node::Scan(scan) => Box::new(ScanRows::new(scan)),
+        Node::Count(scan) => Box::new(CountRow { scan: Some(scan) }),
         Node::System { relation, filter } => {
             let charge = Charge::default();
             Box::new(SystemRows { relation, filter: filter.as_ref(), rows: None, charge })

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use gannet_engine::{Coordinator, Reservations, TableKey, WaitEnded};
+use gannet_engine::{Abort, Conflict, Coordinator, Reservations, TableKey, WaitEnded};
 
 use crate::catalog::Table;
 use crate::database::Database;
@@ -98,6 +98,11 @@ impl Context<'_, '_> {
         let check = |coordinator: &mut Coordinator<'_>| check(coordinator, cancel);
         match reservations.reserve(coordinator, keys, (hold, lock_timeout), check)? {
             None => Ok(None),
+            Some(WaitEnded::Deadlock) if self.commits => {
+                // Its next run begins without what this one has.
+                reservations.release(coordinator);
+                Err(Abort::from(Conflict::Reserved).into())
+            }
             Some(ended) => Err(error_of(ended).into()),
         }
     }

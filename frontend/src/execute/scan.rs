@@ -204,6 +204,28 @@ fn reserved_row(
     Ok(decoded(scan, std::iter::once(found), context)?.pop().flatten())
 }
 
+/// The number of a scan's rows.
+pub(super) struct CountRow<'p> {
+    /// None after it was counted.
+    pub(super) scan: Option<&'p Scan>,
+}
+
+impl Operator for CountRow<'_> {
+    fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
+        let Some(scan) = self.scan.take() else { return Ok(None) };
+        let (index, range) = match &scan.access {
+            Access::Range(range) => (range.index, key_range(range, &[], context)?),
+            Access::Full { .. } | Access::Points { .. } => (IndexChoice::Primary, Some(whole())),
+        };
+        let count = match range {
+            Some(range) => context.count(index.storage(&scan.table), &range)?,
+            None => 0,
+        };
+        let count = i64::try_from(count).expect("fewer rows than bytes of memory");
+        Ok(Some(vec![vec![Value::Integer(count)]]))
+    }
+}
+
 /// All keys.
 pub(super) fn whole() -> KeyRange {
     KeyRange { from: Bound::Unbounded, to: Bound::Unbounded }

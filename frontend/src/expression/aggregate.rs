@@ -32,6 +32,16 @@ pub(crate) struct Aggregate {
 }
 
 impl Aggregate {
+    /// Whether it is the number of rows.
+    pub(crate) fn counts_rows(&self) -> bool {
+        let takes_all = match &self.argument {
+            None => true,
+            Some(Expression::Constant(value)) => !value.is_null(),
+            Some(_) => false,
+        };
+        self.kind == Kind::Count && takes_all && !self.distinct && self.filter.is_none()
+    }
+
     /// All expressions of the aggregate.
     pub(crate) fn expressions(&self) -> impl Iterator<Item = &Expression> {
         let keys = self.order.iter().map(|key| &key.expression);

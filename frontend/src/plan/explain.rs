@@ -47,6 +47,7 @@ impl Lines {
             Node::Values(rows) if rows.len() == 1 => "Result".to_owned(),
             Node::Values(rows) => format!("Values ({} rows)", rows.len()),
             Node::Scan(scan) => scan_text(scan, None),
+            Node::Count(scan) => format!("Count by {}", scan_text(scan, None)),
             Node::System { relation, .. } => format!("System Scan on {}", relation.name),
             Node::Series(_) => "Function Scan on generate_series".to_owned(),
             Node::Filter { condition, .. } => format!("Filter ({})", text(condition)),

@@ -109,6 +109,8 @@ pub(crate) enum Node {
     /// Rows of expressions; `SELECT 1` is one row without columns.
     Values(Vec<Vec<Expression>>),
     Scan(Box<Scan>),
+    /// The number of a scan's rows, from its index alone: one row.
+    Count(Box<Scan>),
     System {
         relation: &'static Relation,
         filter: Option<Expression>,
@@ -321,7 +323,11 @@ impl Node {
     /// The inputs of the node.
     pub(crate) fn inputs(&self) -> Vec<&Self> {
         match self {
-            Self::Values(_) | Self::Scan(_) | Self::System { .. } | Self::Series(_) => Vec::new(),
+            Self::Values(_)
+            | Self::Scan(_)
+            | Self::Count(_)
+            | Self::System { .. }
+            | Self::Series(_) => Vec::new(),
             Self::Filter { input, .. }
             | Self::Project { input, .. }
             | Self::Aggregate { input, .. }
@@ -338,7 +344,11 @@ impl Node {
 
     fn inputs_mut(&mut self) -> Vec<&mut Self> {
         match self {
-            Self::Values(_) | Self::Scan(_) | Self::System { .. } | Self::Series(_) => Vec::new(),
+            Self::Values(_)
+            | Self::Scan(_)
+            | Self::Count(_)
+            | Self::System { .. }
+            | Self::Series(_) => Vec::new(),
             Self::Filter { input, .. }
             | Self::Project { input, .. }
             | Self::Aggregate { input, .. }
@@ -360,7 +370,10 @@ impl Node {
     pub(crate) fn reserve(&mut self, how: Reserve, of: Option<&str>) -> Result<bool, SqlError> {
         let is_other = matches!(
             self,
-            Self::Aggregate { .. } | Self::Distinct { .. } | Self::SetOperation { .. }
+            Self::Aggregate { .. }
+                | Self::Count(_)
+                | Self::Distinct { .. }
+                | Self::SetOperation { .. }
         );
         if is_other {
             let message = "FOR UPDATE with DISTINCT, GROUP BY, aggregates or set operations";
@@ -384,7 +397,9 @@ impl Node {
     pub(crate) fn expressions(&self) -> Vec<&Expression> {
         match self {
             Self::Values(rows) => rows.iter().flatten().collect(),
-            Self::Scan(scan) => scan.access.expressions().into_iter().chain(&scan.filter).collect(),
+            Self::Scan(scan) | Self::Count(scan) => {
+                scan.access.expressions().into_iter().chain(&scan.filter).collect()
+            }
             Self::System { filter, .. } => filter.iter().collect(),
             Self::Series(bounds) => bounds.iter().collect(),
             Self::Filter { condition, .. } => vec![condition],
@@ -432,6 +447,7 @@ impl Node {
         match self {
             Self::Values(rows) => rows.len() <= 1,
             Self::Aggregate { keys, .. } => keys.is_empty(),
+            Self::Count(_) => true,
             Self::Project { input, .. } | Self::Filter { input, .. } => input.is_one_row(),
             _ => false,
         }

@@ -26,7 +26,7 @@ use crate::plan::join::build;
 use crate::plan::query::{Planned, sort_options};
 use crate::plan::scope::Scope;
 use crate::plan::window::{Expanded, Numbering, element_scope, with_elements};
-use crate::plan::{Node, SortKey, types};
+use crate::plan::{Access, Node, SortKey, types};
 use crate::session::Column;
 use crate::value::{DataType, Value};
 
@@ -498,6 +498,22 @@ fn columns_of<'e>(expressions: impl Iterator<Item = &'e Expression>) -> BTreeSet
     columns
 }
 
+/// Groups of rows. All rows of a range of an index are counted without being read.
+fn aggregated(input: Node, keys: Vec<Expression>, aggregates: Vec<Aggregate>) -> Node {
+    let counts_rows = matches!(&aggregates[..], [only] if only.counts_rows());
+    match input {
+        Node::Scan(scan)
+            if keys.is_empty()
+                && counts_rows
+                && scan.filter.is_none()
+                && !matches!(scan.access, Access::Points { .. }) =>
+        {
+            Node::Count(scan)
+        }
+        input => Node::Aggregate { input: Box::new(input), keys, aggregates },
+    }
+}
+
 /// Groups rows; afterwards the output columns are on groups.
 fn group(
     input: Node,
@@ -521,7 +537,7 @@ fn group(
     }
     let keys = keys.into_iter().zip(key_types);
     let keys = keys.map(|(key, from)| types::as_key(key.renumbered(place), from)).collect();
-    let node = Node::Aggregate { input: Box::new(input), keys, aggregates };
+    let node = aggregated(input, keys, aggregates);
     Ok(match having {
         Some(condition) => Node::Filter { input: Box::new(node), condition },
         None => node,

@@ -273,6 +273,12 @@ impl Cluster {
     /// Ends a process in the middle of what it does.
     pub(crate) fn kill(&self, node: usize) {
         self.signal(node, "KILL");
+        // A process that is started in its place finds the ports free.
+        let status = format!("/proc/{}/status", self.nodes[node].id());
+        awaited("the process that was killed has ended", || {
+            let status = fs::read_to_string(&status).unwrap_or_default();
+            (status.is_empty() || status.contains("State:\tZ")).then_some(())
+        });
     }
 
     /// Waits until a process has ended because the others have removed its node.

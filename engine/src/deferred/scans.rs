@@ -1,0 +1,151 @@
+//! Scans and counts of deferred transactions, with their own changes.
+//!
+//! *Not here*: how ranges are validated, in `transaction/validate`.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use gannet_storage::Direction;
+
+use crate::coordinator::Coordinator;
+use crate::deferred::{Deferred, retried};
+use crate::outcome::Abort;
+use crate::rows::Rows;
+use crate::table_id::TableId;
+use crate::transaction::{KeyRange, RangeObservation, ScanPage, is_inside};
+
+/// Part of a scan's result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// Keys and values, in the order of the scan, own changes included.
+    pub rows: Rows,
+    /// What is left to scan; `None` when the range is exhausted.
+    pub rest: Option<KeyRange>,
+}
+
+impl Deferred {
+    /// The first `limit` rows of a range, or fewer if they are large: one round trip.
+    ///
+    /// # Errors
+    /// As [`Self::get_many`]; [`Misuse::NoSuchTable`](crate::Misuse::NoSuchTable) for a table without order.
+    pub fn scan(
+        &mut self,
+        coordinator: &mut Coordinator<'_>,
+        table: TableId,
+        range: &KeyRange,
+        direction: Direction,
+        limit: usize,
+    ) -> Result<Page, Abort> {
+        if self.sets_barriers {
+            coordinator.set_barrier(table)?;
+        }
+        self.tidy(coordinator);
+        let page = retried(coordinator, |coordinator| {
+            coordinator.begin().scan(table, range, direction, limit)
+        });
+        let ScanPage { rows, complete_to, observations, numbers } = page?;
+        self.times.add_scan(coordinator.epoch(), coordinator.version());
+        self.observations.extend(observations);
+        let scanned = range.up_to(complete_to.clone(), direction);
+        let scanned = RangeObservation { table: table.number(), range: scanned, numbers };
+        let next = match self.ranges.last_mut() {
+            Some(last) => last.append(scanned, direction),
+            None => Some(scanned),
+        };
+        self.ranges.extend(next);
+        self.ends_in_latest = false;
+        let mut rows =
+            self.with_own_writes(table, range, direction, (rows, complete_to.as_deref()));
+        let last = if rows.len() > limit {
+            rows.truncate(limit);
+            rows.last_key().map(<[u8]>::to_vec)
+        } else {
+            complete_to
+        };
+        Ok(Page { rest: last.map(|last| range.after(last, direction)), rows })
+    }
+
+    /// The number of keys in a range, own changes included: no row is sent.
+    ///
+    /// # Errors
+    /// As [`Self::scan`].
+    pub fn count(
+        &mut self,
+        coordinator: &mut Coordinator<'_>,
+        table: TableId,
+        range: &KeyRange,
+    ) -> Result<u64, Abort> {
+        if self.sets_barriers {
+            coordinator.set_barrier(table)?;
+        }
+        let counted = retried(coordinator, |coordinator| coordinator.begin().count(table, range))?;
+        let (keys, counted) = counted;
+        self.times.add_scan(coordinator.epoch(), coordinator.version());
+        self.ranges.push(counted);
+        self.ends_in_latest = false;
+        let own = self.writes.get(&table).into_iter().flatten();
+        let own = own.filter(|(key, _)| is_inside(key, range.bounds()));
+        Ok(own.fold(keys, |keys, (_, write)| match (write.existed, &write.value) {
+            (true, None) => keys.saturating_sub(1),
+            (false, Some(_)) => keys + 1,
+            (true, Some(_)) | (false, None) => keys,
+        }))
+    }
+
+    /// Reads rows that no other transaction can reach: commit does not validate them.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub fn unshared<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, Abort>,
+    ) -> Result<T, Abort> {
+        let observations = std::mem::take(&mut self.observations);
+        let ranges = std::mem::take(&mut self.ranges);
+        let ends_in_latest = self.ends_in_latest;
+        let result = read(self);
+        (self.observations, self.ranges) = (observations, ranges);
+        self.ends_in_latest = ends_in_latest;
+        result
+    }
+
+    /// Merges this transaction's changes into rows that are complete up to a key.
+    fn with_own_writes(
+        &self,
+        table: TableId,
+        range: &KeyRange,
+        direction: Direction,
+        (rows, complete_to): (Rows, Option<&[u8]>),
+    ) -> Rows {
+        let (from, to) = match (direction, complete_to) {
+            (_, None) => range.bounds(),
+            (Direction::Ascending, Some(last)) => (range.bounds().0, Bound::Included(last)),
+            (Direction::Descending, Some(last)) => (Bound::Included(last), range.bounds().1),
+        };
+        let is_inside = |key: &[u8]| is_inside(key, (from, to));
+        let first = match from {
+            Bound::Included(key) | Bound::Excluded(key) => key.to_vec(),
+            Bound::Unbounded => Vec::new(),
+        };
+        let Some(own) = self.writes.get(&table) else { return rows };
+        let mut own = own
+            .range(first..)
+            .take_while(|(key, _)| is_inside(key) || from == Bound::Excluded(key.as_slice()))
+            .filter(|(key, _)| is_inside(key))
+            .peekable();
+        if own.peek().is_none() {
+            return rows;
+        }
+        let mut merged: BTreeMap<Vec<u8>, Vec<u8>> = rows.into_iter().collect();
+        for (key, write) in own {
+            match &write.value {
+                Some(value) => merged.insert(key.clone(), value.clone()),
+                None => merged.remove(key),
+            };
+        }
+        match direction {
+            Direction::Ascending => merged.into_iter().collect(),
+            Direction::Descending => merged.into_iter().rev().collect(),
+        }
+    }
+}
