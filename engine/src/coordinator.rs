@@ -147,7 +147,9 @@ impl<'s> Coordinator<'s> {
                 },
             };
             let (attempts, attempts_max) = match conflict {
-                Abort::Conflict(Conflict::Barrier) => (&mut blocked, BARRIER_ATTEMPTS_MAX),
+                Abort::Conflict(Conflict::Barrier | Conflict::Reserved) => {
+                    (&mut blocked, BARRIER_ATTEMPTS_MAX)
+                }
                 _ => (&mut conflicting, ATTEMPTS_MAX),
             };
             *attempts += 1;
@@ -155,7 +157,7 @@ impl<'s> Coordinator<'s> {
                 return Outcome::Aborted(conflict);
             }
             match conflict {
-                Abort::Conflict(Conflict::Barrier) => self.back_off(*attempts),
+                Abort::Conflict(Conflict::Barrier | Conflict::Reserved) => self.back_off(*attempts),
                 _ => self.outwait(*attempts),
             }
         }
@@ -245,6 +247,16 @@ impl<'s> Coordinator<'s> {
     /// A holder of row reservations that was none before.
     pub(crate) fn new_holder(&self) -> Holder {
         self.transaction.new_holder()
+    }
+
+    /// Whether one more coroutine of the worker may wait for a row that another transaction has reserved; then it does.
+    pub(crate) fn begin_waiting(&self) -> bool {
+        self.transaction.adopted().begin_waiting()
+    }
+
+    /// The coroutine does not wait any more.
+    pub(crate) fn end_waiting(&self) {
+        self.transaction.adopted().end_waiting();
     }
 
     /// Whoever holds the token may cancel the job before it ends, and learns what keeps the job from going on.

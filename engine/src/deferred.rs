@@ -169,6 +169,25 @@ impl Deferred {
         self.read(coordinator, rows.iter().map(|row| (row.table, &row.key)))
     }
 
+    /// As [`Self::get_each`], of rows that the commit does not depend on.
+    ///
+    /// # Errors
+    /// As [`Self::get_each`].
+    pub fn peek_each(
+        &mut self,
+        coordinator: &mut Coordinator<'_>,
+        rows: &[TableKey],
+    ) -> Result<Vec<Option<Vec<u8>>>, Abort> {
+        let is_new = |row: &&TableKey| !self.absent.contains(row);
+        let new: Vec<&TableKey> = rows.iter().filter(is_new).collect();
+        let found = self.unshared(|deferred| deferred.get_each(coordinator, rows));
+        // What is not there now may be there when the transaction reads it.
+        for row in new.into_iter().filter(|row| self.absent.remove(row)) {
+            self.absent_bytes -= row.key.len() + KEY_OVERHEAD_BYTES;
+        }
+        found
+    }
+
     fn read<'k>(
         &mut self,
         coordinator: &mut Coordinator<'_>,

@@ -93,7 +93,8 @@ pub(crate) enum Status {
     Granted = 4,
     /// LOCK for insert: the key is there, with version and value.
     Exists = 5,
-    /// READ, LOCK, VALIDATE: another transaction holds the bucket. RESERVE: another holds the row.
+    /// READ, LOCK, SCAN, VALIDATE: another transaction holds the bucket. VALIDATE_RANGE, COUNT: another is about to add or remove a key. RESERVE:
+    /// another holds the row.
     Locked = 6,
     /// VALIDATE: another version, a row that has changed, or keys that have come or gone.
     Changed = 7,
@@ -109,7 +110,7 @@ pub(crate) enum Status {
     More = 12,
     /// LOCK: the partition has a scan barrier.
     Barrier = 13,
-    /// READ, LOCK, SCAN, VALIDATE, SET_BARRIER, EXPECT, RESERVE: another node is primary of the partition, or is about to be.
+    /// READ, LOCK, SCAN, COUNT, VALIDATE, SET_BARRIER, EXPECT, RESERVE: another node is primary of the partition, or is about to be.
     Moved = 14,
     /// EXPECT: buckets are split first.
     Crowded = 15,

@@ -9,7 +9,7 @@
 //!
 //! *Source*: `docs/protocol.md`, "Row reservations".
 //!
-//! *Invariants*: a row has one holder at most, and a bounded queue. Rows without holder and queue take no memory for long.
+//! *Invariants*: a row has one holder at most, and a bounded queue. Rows whose holds are over are forgotten when others are reserved.
 //!
 //! *Not here*: what SQL reserves, in `frontend`.
 

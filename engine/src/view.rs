@@ -14,7 +14,7 @@
 //!
 //! *Source*: `docs/protocol.md`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -174,26 +174,46 @@ impl View {
 }
 
 /// The view that a worker has adopted, for its coroutines.
-pub(crate) struct AdoptedView(RefCell<Arc<View>>);
+pub(crate) struct AdoptedView {
+    view: RefCell<Arc<View>>,
+    /// How many of the coroutines wait for rows that others have reserved, and how many may.
+    waiting: Cell<u16>,
+    waiting_max: u16,
+}
 
 impl AdoptedView {
-    pub(crate) fn new(view: Arc<View>) -> Self {
-        Self(RefCell::new(view))
+    /// Of a worker with so many coroutines.
+    pub(crate) fn new(view: Arc<View>, coroutines: u16) -> Self {
+        // One is for the growth of tables. Of the others more than half run what those wait for.
+        let waiting_max = coroutines.saturating_sub(1) / 2;
+        Self { view: RefCell::new(view), waiting: Cell::new(0), waiting_max }
+    }
+
+    /// Whether one more of the coroutines may wait for a row; then it does.
+    pub(crate) fn begin_waiting(&self) -> bool {
+        let may_wait = self.waiting.get() < self.waiting_max;
+        self.waiting.set(self.waiting.get() + u16::from(may_wait));
+        may_wait
+    }
+
+    /// One of them does not wait any more.
+    pub(crate) fn end_waiting(&self) {
+        self.waiting.set(self.waiting.get() - 1);
     }
 
     /// Replaces the view.
     pub(crate) fn adopt(&self, view: &Arc<View>) {
-        self.0.replace(Arc::clone(view));
+        self.view.replace(Arc::clone(view));
     }
 
     /// The view.
     pub(crate) fn get(&self) -> Arc<View> {
-        Arc::clone(&self.0.borrow())
+        Arc::clone(&self.view.borrow())
     }
 
     /// Whether it is another view than this one.
     #[inline(always)]
     pub(crate) fn differs_from(&self, view: &Arc<View>) -> bool {
-        !Arc::ptr_eq(&self.0.borrow(), view)
+        !Arc::ptr_eq(&self.view.borrow(), view)
     }
 }

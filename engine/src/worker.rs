@@ -138,7 +138,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         let WorkerParts { worker, coroutines, jobs, clock, time_of_day, seed, .. } = parts;
         let log = Rc::new(RefCell::new(log));
         let view = node.view();
-        let adopted = Rc::new(AdoptedView::new(Arc::clone(&view)));
+        let adopted = Rc::new(AdoptedView::new(Arc::clone(&view), coroutines));
         let prefetches = Rc::new(PrefetchQueue::new(Vec::with_capacity(PREFETCHES_EXPECTED)));
         let slots = (0..coroutines)
             .map(|coroutine| {

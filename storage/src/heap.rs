@@ -240,8 +240,8 @@ impl Heap {
         self.order.as_ref().is_some_and(|(index, _)| index.forget_leaves(count))
     }
 
-    /// Ends what transactions of other epochs than that of `present` have left: reservations, pending entries of the index, and
-    /// scan barriers.
+    /// Ends what transactions of other epochs than that of `present` have left: reservations, pending entries of the index, notes of
+    /// keys that leave it, and scan barriers.
     fn end_dead(&self, arena: &Arena, present: Owner) {
         let rows = if rule!(DEAD_RESERVATIONS) {
             self.reservations.release_dead(arena, present)

@@ -399,8 +399,8 @@ fn heap_table(cells: usize) -> (Arc<Table>, [Vec<String>; 2]) {
 }
 
 /// Applies a unit that gives a row a value, or takes the row away.
-fn apply_row(table: &Table, key: &str, base_version: u64, value: Option<&[u8]>) {
-    let row_key = Key::hashed(key.as_bytes());
+fn apply_row(table: &Table, key: impl AsRef<[u8]>, base_version: u64, value: Option<&[u8]>) {
+    let row_key = Key::hashed(key.as_ref());
     let location = table.locate(row_key.word());
     let mut bytes = Vec::new();
     let header = (0, 0, location.root);
@@ -521,16 +521,20 @@ fn read_against_shrinking(removed: Option<&'static Rule>, looks_like_a_slot: boo
             loom::thread::spawn(move || read_row(&table, &removed))
         };
         apply_row(&table, &removed, 8, None);
-        // With the four bytes of the key the value begins at the word of the tags.
-        let value = if looks_like_a_slot {
+        let (mut other, mut value) = (others[0].clone().into_bytes(), Vec::new());
+        if looks_like_a_slot {
+            // Link and stamp fill ten bytes, so the key's four bytes are the tags of slots 2 to 5. Slot 2 is the last one, 34 bytes further.
             let hash = Key::hashed(removed.as_bytes()).word();
-            let tags = [table.locate(hash).tag; 8];
-            [tags, hash.to_le_bytes(), NO_CELL.to_le_bytes()].concat()
+            let tag = table.locate(hash).tag;
+            let with_tag = (0..=u16::MAX).map(|it| [&[tag, b'x'][..], &it.to_le_bytes()].concat());
+            let is_other = |key: &Vec<u8>| table.locate(Key::hashed(key).word()).root == 1;
+            other = with_tag.into_iter().find(is_other).unwrap();
+            value = [&[0; 34][..], &hash.to_le_bytes(), &NO_CELL.to_le_bytes()].concat();
         } else {
             // The last cell of a row has its number of bytes in place of a link: here the cell's own number.
-            vec![0; FREED_CELL - 4]
-        };
-        apply_row(&table, &others[0], 0, Some(&value));
+            value.resize(FREED_CELL - 10, 0);
+        }
+        apply_row(&table, &other, 0, Some(&value));
         match reading.join().unwrap() {
             (Read::Found { version: 8 }, value) => {
                 assert_eq!(value, [1]);

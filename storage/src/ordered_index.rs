@@ -143,8 +143,8 @@ impl OrderedIndex {
         Self { directory, leaving, number: AtomicU64::new(0) }
     }
 
-    /// Forgets all keys, as the partition has gone to another node. Should it come back, what was read before is not validated any more:
-    /// the node serves it in a later epoch.
+    /// Forgets all keys, as the partition has gone to another node. Should it come back, what was scanned before is not validated any more
+    /// (rule `SCANNED_PRIMARY`).
     pub(crate) fn clear(&self) {
         *self.directory.write() = without_keys();
         self.leaving.lock().clear();

@@ -17,7 +17,7 @@ use crate::table::{BucketAddress, Table};
 use gannet_rules::rule;
 
 /// Halves of a bucket, born since it was read, that one validation looks at.
-const HALVES_MAX: u32 = 64;
+const HALVES_MAX: usize = 64;
 
 /// What a validation found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,13 +92,15 @@ impl Table {
         let Some(distance) = self.layout().buckets.checked_shl(level_of(version)) else {
             return Validation::Changed;
         };
-        let count = self.bucket_count(partition);
-        let halves = (bucket..count).step_by(distance.max(1) as usize);
-        if halves.len() > HALVES_MAX as usize {
-            return Validation::Changed;
-        }
-        // Rows move to halves with larger numbers, which are looked at later.
-        for half in halves {
+        // Rows move to halves with larger numbers, which are looked at later, also if these are born meanwhile.
+        let halves = (bucket..u32::MAX).step_by(distance.max(1) as usize);
+        for (number, half) in halves.enumerate() {
+            if half >= self.bucket_count(partition) {
+                break;
+            }
+            if number == HALVES_MAX {
+                return Validation::Changed;
+            }
             let Some(address) = self.bucket_address(partition, half) else { continue };
             let found = self.validate_rows(address, owner, |bucket, sequence| {
                 let mut is_newer = is_marked(bucket, version);

@@ -140,6 +140,77 @@ async fn workers_take_jobs_out_of_a_table_without_getting_in_each_others_way() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_an_index_finds_is_taken_once() {
+    let (server, client) = server_with_rows().await;
+    client.batch_execute("CREATE INDEX i ON t (n)").await.unwrap();
+    let mut workers = Vec::new();
+    for _ in 0..4 {
+        let worker = server.client().await;
+        workers.push(tokio::spawn(async move {
+            loop {
+                worker.batch_execute("BEGIN").await.unwrap();
+                let job = "SELECT id FROM t WHERE n = 0 ORDER BY n LIMIT 1 FOR UPDATE SKIP LOCKED";
+                let Some(job) = worker.query_opt(job, &[]).await.unwrap() else { break };
+                let id: i32 = job.get(0);
+                let update = "UPDATE t SET n = n + 1 WHERE id = $1";
+                assert_eq!(worker.execute(update, &[&id]).await.unwrap(), 1);
+                worker.batch_execute("COMMIT").await.unwrap();
+            }
+        }));
+    }
+    for worker in workers {
+        worker.await.unwrap();
+    }
+    assert_eq!(number(&client, "SELECT count(*) FROM t WHERE n = 1").await, 100);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn statements_that_cannot_name_their_rows_wait_for_those_that_are_reserved() {
+    let (server, holder) = server_with_rows().await;
+    let mut others = Vec::new();
+    holder.batch_execute("BEGIN; UPDATE t SET n = 1 WHERE id = 3").await.unwrap();
+    for statement in [
+        "INSERT INTO t VALUES (3, 0) ON CONFLICT (id) DO UPDATE SET n = t.n + 10",
+        "UPDATE t SET n = n + 100 WHERE id BETWEEN 2 AND 4",
+        "UPDATE t SET n = n + 1000 WHERE n >= 0",
+    ] {
+        let other = server.client().await;
+        others.push(tokio::spawn(async move { other.batch_execute(statement).await.unwrap() }));
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(others.iter().all(|other| !other.is_finished()));
+    holder.batch_execute("COMMIT").await.unwrap();
+    for other in others {
+        other.await.unwrap();
+    }
+    assert_eq!(number(&holder, "SELECT n::BIGINT FROM t WHERE id = 3").await, 1_111);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_that_wait_do_not_keep_the_holder_from_its_commit() {
+    let (server, holder) = server_with_rows().await;
+    holder.batch_execute("BEGIN; UPDATE t SET n = 1 WHERE id = 3").await.unwrap();
+    let mut others = Vec::new();
+    for _ in 0..150 {
+        let other = server.client().await;
+        others.push(tokio::spawn(async move {
+            let wait = "BEGIN; SELECT n FROM t WHERE id = 3 FOR UPDATE; COMMIT";
+            // Of so many some go on without the row.
+            let _ = other.batch_execute(wait).await;
+        }));
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let clock = MonotonicClock::new();
+    let begun_ns = clock.now_ns();
+    holder.batch_execute("UPDATE t SET n = 2 WHERE id = 3; COMMIT").await.unwrap();
+    assert!(clock.now_ns() - begun_ns < SOON_NS, "the hold has ended first");
+    for other in others {
+        other.await.unwrap();
+    }
+    assert_eq!(number(&holder, "SELECT n::BIGINT FROM t WHERE id = 3").await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_transactions_that_wait_for_each_other_one_is_told() {
     let (server, _client) = server_with_rows().await;
     let mut ring = Vec::new();
@@ -148,7 +219,8 @@ async fn of_transactions_that_wait_for_each_other_one_is_told() {
         let (client, begun) = (server.client().await, Arc::clone(&begun));
         ring.push(tokio::spawn(async move {
             let update = |row| format!("UPDATE t SET n = n + 1 WHERE id = {}", row % 3 + 1);
-            client.batch_execute(&format!("BEGIN; {}", update(number))).await.unwrap();
+            let begin = format!("BEGIN; SAVEPOINT s; {}", update(number));
+            client.batch_execute(&begin).await.unwrap();
             begun.wait().await;
             match client.batch_execute(&update(number + 1)).await {
                 Ok(()) => client.batch_execute("COMMIT").await.unwrap(),

@@ -345,6 +345,11 @@ impl<'s> Transaction<'s> {
         self
     }
 
+    /// Of its worker.
+    pub(crate) fn adopted(&self) -> &AdoptedView {
+        &self.adopted
+    }
+
     /// Rows that others have reserved are locked like any others: it has reserved rows itself.
     pub(crate) fn pass_reservations(&mut self) {
         self.passes_reservations = true;

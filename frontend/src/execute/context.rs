@@ -174,7 +174,7 @@ impl<'c, 's> Context<'c, 's> {
     pub(super) fn peek(&mut self, keys: &[TableKey]) -> Result<Vec<Option<Vec<u8>>>, Failure> {
         self.round_trips += 1;
         let Self { coordinator, transaction, .. } = self;
-        Ok(transaction.deferred.unshared(|deferred| deferred.get_each(coordinator, keys))?)
+        Ok(transaction.deferred.peek_each(coordinator, keys)?)
     }
 
     /// Reads the catalog's version unless the transaction depends on it.
@@ -232,19 +232,13 @@ impl<'c, 's> Context<'c, 's> {
         direction: Direction,
         limit: usize,
     ) -> Result<Page, Failure> {
-        self.check_cancel()?;
-        self.check_version()?;
-        self.round_trips += 1;
-        self.resources.touched.add(table);
+        self.begin_range(table)?;
         self.scan_page(table, (range, direction, limit), self.transaction.is_unshared(table))
     }
 
     /// The number of entries in a range of a table or an index.
     pub(super) fn count(&mut self, table: TableId, range: &KeyRange) -> Result<u64, Failure> {
-        self.check_cancel()?;
-        self.check_version()?;
-        self.round_trips += 1;
-        self.resources.touched.add(table);
+        self.begin_range(table)?;
         let is_unshared = self.transaction.is_unshared(table);
         let Self { coordinator, transaction, .. } = self;
         let mut count = |deferred: &mut Deferred| deferred.count(coordinator, table, range);
@@ -252,6 +246,15 @@ impl<'c, 's> Context<'c, 's> {
         let count = if is_unshared { deferred.unshared(count)? } else { count(deferred)? };
         self.charge_transaction()?;
         Ok(count)
+    }
+
+    /// A round trip to a table, of which a range is read.
+    fn begin_range(&mut self, table: TableId) -> Result<(), Failure> {
+        self.check_cancel()?;
+        self.check_version()?;
+        self.round_trips += 1;
+        self.resources.touched.add(table);
+        Ok(())
     }
 
     /// As [`Self::scan`], of rows that the commit does not depend on.
@@ -262,10 +265,7 @@ impl<'c, 's> Context<'c, 's> {
         direction: Direction,
         limit: usize,
     ) -> Result<Page, Failure> {
-        self.check_cancel()?;
-        self.check_version()?;
-        self.round_trips += 1;
-        self.resources.touched.add(table);
+        self.begin_range(table)?;
         self.scan_page(table, (range, direction, limit), true)
     }
 

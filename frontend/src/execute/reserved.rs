@@ -68,14 +68,27 @@ impl Context<'_, '_> {
         scan: &Scan,
         keys: &[TableKey],
     ) -> Result<Option<Vec<bool>>, Failure> {
-        let Some(how) = scan.reserves.filter(|_| !keys.is_empty()) else { return Ok(None) };
-        let is_wanted = match how {
-            // A statement on its own mostly meets nobody. If it has, it holds what it has reserved until a run of it commits.
-            Reserve::Change if self.commits => self.attempt > 1,
-            Reserve::Change => matches!(scan.access, Access::Points { .. }),
-            Reserve::Wait | Reserve::NoWait | Reserve::Skip => true,
-        };
-        if !is_wanted || self.transaction.is_unshared(scan.table.rows()) {
+        let Some(how) = scan.reserves else { return Ok(None) };
+        let is_named = matches!(scan.access, Access::Points { .. });
+        if how == Reserve::Change && !self.commits && !is_named {
+            return Ok(None);
+        }
+        self.reserve_rows(&scan.table, how, keys)
+    }
+
+    /// As [`Self::reserve`], of rows of a table.
+    ///
+    /// # Errors
+    /// As [`Self::reserve`].
+    pub(super) fn reserve_rows(
+        &mut self,
+        table: &Table,
+        how: Reserve,
+        keys: &[TableKey],
+    ) -> Result<Option<Vec<bool>>, Failure> {
+        // A statement on its own mostly meets nobody. If it has, it holds what it has reserved until a run of it commits.
+        let is_first = how == Reserve::Change && self.commits && self.attempt == 1;
+        if is_first || keys.is_empty() || self.transaction.is_unshared(table.rows()) {
             return Ok(None);
         }
         self.round_trips += 1;
@@ -91,19 +104,20 @@ impl Context<'_, '_> {
         if let Reserve::NoWait | Reserve::Skip = how {
             let granted = reservations.try_reserve(coordinator, keys, hold)?;
             if how == Reserve::NoWait && granted.contains(&false) {
-                return Err(not_free(&scan.table).into());
+                return Err(not_free(table).into());
             }
             return Ok(Some(granted));
         }
         let check = |coordinator: &mut Coordinator<'_>| check(coordinator, cancel);
         match reservations.reserve(coordinator, keys, (hold, lock_timeout), check)? {
             None => Ok(None),
-            Some(WaitEnded::Deadlock) if self.commits => {
-                // Its next run begins without what this one has.
+            Some(WaitEnded::Timeout) => Err(error_of(WaitEnded::Timeout).into()),
+            Some(WaitEnded::Deadlock) => {
+                // The others of the ring go on, whether the transaction is kept for a savepoint or not.
                 reservations.release(coordinator);
-                Err(Abort::from(Conflict::Reserved).into())
+                let conflict = Abort::from(Conflict::Reserved).into();
+                Err(if self.commits { conflict } else { error_of(WaitEnded::Deadlock).into() })
             }
-            Some(ended) => Err(error_of(ended).into()),
         }
     }
 }

@@ -183,25 +183,39 @@ fn reserved_row(
         Access::Range(range) => range.index,
         Access::Full { .. } | Access::Points { .. } => IndexChoice::Primary,
     };
-    if let IndexChoice::Secondary(number) = index {
-        let primary = scan.table.primary_of_entry(&scan.table.indexes[number], key, value)?;
+    let primary = match index {
+        IndexChoice::Primary => key.to_vec(),
+        IndexChoice::Secondary(number) => {
+            scan.table.primary_of_entry(&scan.table.indexes[number], key, value)?
+        }
+    };
+    if index == IndexChoice::Primary
+        && decoded_row(scan, primary.clone(), value, context)?.is_none()
+    {
+        return Ok(None);
+    }
+    if scan.reserves != Some(Reserve::Skip) {
         return Ok(by_primary(scan, vec![Some(primary)], context)?.pop().flatten());
     }
-    let Some(row) = decoded_row(scan, primary_of_row(scan, key), value, context)? else {
-        return Ok(None);
-    };
-    let row_key = [scan.table.row_key(key)];
-    let granted = context.reserve(scan, &row_key)?;
-    if scan.reserves != Some(Reserve::Skip) {
-        return Ok(Some(row));
-    }
-    if granted.is_some_and(|granted| !granted[0]) || context.peek(&row_key)?[0].is_none() {
-        // Another has it, or had it until it was deleted: the commit does not depend on that.
+    // The scan is not validated: what has changed since is passed over, and the commit does not depend on that.
+    let row = [scan.table.row_key(&primary)];
+    let entry = [TableKey { table: index.storage(&scan.table), key: key.to_vec() }];
+    let is_granted = context.reserve(scan, &row)?.is_none_or(|granted| granted[0]);
+    if !is_granted || !is_same_entry(index, context.peek(&entry)?.pop(), value) {
         return Ok(None);
     }
-    // The scan is not validated, and the row is another's no more.
-    let found = context.get_many(&row_key)?.pop().flatten().map(|row| (key.to_vec(), row));
+    let found = context.get_many(&entry)?.pop();
+    if !is_same_entry(index, found, value) {
+        return Ok(None);
+    }
+    let found = context.get_many(&row)?.pop().flatten().map(|row| (primary, row));
     Ok(decoded(scan, std::iter::once(found), context)?.pop().flatten())
+}
+
+/// Whether an entry that was read again leads to the same row: one of the table is the row, which may have another value.
+fn is_same_entry(index: IndexChoice, found: Option<Option<Vec<u8>>>, value: &[u8]) -> bool {
+    let found = found.flatten();
+    found.is_some_and(|found| index == IndexChoice::Primary || found == value)
 }
 
 /// The number of a scan's rows.
@@ -412,7 +426,10 @@ pub(super) fn rows_of_entries(
             }
             rows.extend(row);
         }
-        context.reserve(scan, &keys)?;
+        if let Some(granted) = context.reserve(scan, &keys)? {
+            let mut granted = granted.into_iter();
+            rows.retain(|_| granted.next() == Some(true));
+        }
         return Ok(rows);
     };
     let index: &Index = &scan.table.indexes[number];

@@ -19,6 +19,8 @@ use crate::memory::{Budget, Charge};
 
 /// Runs of a transaction before its conflict is reported.
 const ATTEMPTS_MAX: u32 = 100;
+/// Runs of a statement after which its commits wait for rows that others have reserved, if it cannot reserve them itself.
+const PATIENT_ATTEMPT: u32 = 3;
 /// Runs of a query that other transactions may overtake; afterwards they wait for the query.
 pub(crate) const OVERTAKEN_MAX: u32 = 3;
 
@@ -208,6 +210,9 @@ pub(crate) fn alone_unless<T>(
     let result = retried(coordinator, |coordinator, attempt| {
         let mut transaction = begin(attempt);
         transaction.reserved = std::mem::take(&mut reserved);
+        if attempt > PATIENT_ATTEMPT {
+            transaction.deferred = transaction.deferred.waiting_for_reservations();
+        }
         let mut context = Context::new(coordinator, &mut transaction, resources);
         (context.attempt, context.commits) = (attempt, true);
         let result = match work(&mut context) {

@@ -23,7 +23,7 @@ use crate::execute::gather::Gathering;
 use crate::execute::{BATCH_ROWS, Context, Row};
 use crate::expression::Expression;
 use crate::memory::Charge;
-use crate::plan::{Delete, IndexChoice, Insert, OnConflict, RowRules, Update};
+use crate::plan::{Delete, IndexChoice, Insert, OnConflict, Reserve, RowRules, Update};
 use crate::value::Value;
 
 /// Rows and the keys that they take.
@@ -155,6 +155,10 @@ fn insert_batch(
     context: &mut Context<'_, '_>,
 ) -> Result<Vec<Row>, Failure> {
     let table = &*insert.rules.table;
+    if context.commits && insert.conflict.as_ref().is_some_and(|it| it.update.is_some()) {
+        let rows: Vec<TableKey> = entries.iter().map(|entry| entry.keys[0].0.clone()).collect();
+        context.reserve_rows(table, Reserve::Change, &rows)?;
+    }
     let keys = entries.iter().flat_map(|entry| entry.keys.iter().map(|(key, _)| key.clone()));
     let there = context.get_many(&keys.collect::<Vec<_>>())?;
     let mut written = Vec::with_capacity(entries.len());
@@ -355,6 +359,11 @@ fn put_bytes((key, value, _, row): &Put) -> usize {
     key.key.len() + value.len() + size_of::<Put>() + row.as_ref().map_or(0, row_bytes)
 }
 
+/// Whether another row may have the key of an entry. It is not read if not: the absence of a key is read with its bucket's deletions.
+fn may_be_taken(table: &Table, number: usize) -> bool {
+    index_at(table, number).is_none_or(|index| index.unique || !index.ready)
+}
+
 /// Puts entries, which are charged. Those with a row must not exist yet.
 fn put_checked(
     table: &Table,
@@ -367,12 +376,18 @@ fn put_checked(
     while puts.len() > 0 {
         let chunk: Vec<Put> = puts.by_ref().take(BATCH_ROWS).collect();
         charge.release(chunk.iter().map(put_bytes).sum());
-        let fresh: Vec<TableKey> =
-            chunk.iter().filter(|put| put.3.is_some()).map(|put| put.0.clone()).collect();
+        let is_fresh = |put: &&Put| put.3.is_some() && may_be_taken(table, put.2);
+        let fresh: Vec<TableKey> = chunk.iter().filter(is_fresh).map(|put| put.0.clone()).collect();
         let there = if fresh.is_empty() { Vec::new() } else { context.get_many(&fresh)? };
         let mut there = there.into_iter();
         for (key, value, number, row) in chunk {
             context.pace()?;
+            if row.is_some() && !may_be_taken(table, number) {
+                if !context.insert(key.clone(), value.clone())? {
+                    context.put(key, value)?;
+                }
+                continue;
+            }
             if let Some(row) = row {
                 let taken = there.next().flatten().is_some();
                 if taken || !put.insert(key.clone()) {

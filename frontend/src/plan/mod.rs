@@ -85,6 +85,11 @@ pub(crate) enum PlanKind {
 }
 
 impl PlanKind {
+    /// Whether it is a query that reserves rows.
+    pub(crate) fn reserves(&self) -> bool {
+        matches!(self, Self::Query(node) if node.reserves())
+    }
+
     /// Whether the plan writes nothing except counters.
     pub(crate) fn only_reads(&self) -> bool {
         match self {
@@ -363,6 +368,14 @@ impl Node {
         }
     }
 
+    fn reserves(&self) -> bool {
+        let own = match self {
+            Self::Scan(scan) | Self::Lookup { scan, .. } => scan.reserves.is_some(),
+            _ => false,
+        };
+        own || self.inputs().into_iter().any(Self::reserves)
+    }
+
     /// Has the scans below reserve their rows, or only those of one table. Whether there was one.
     ///
     /// # Errors
@@ -375,6 +388,9 @@ impl Node {
                 | Self::Distinct { .. }
                 | Self::SetOperation { .. }
         );
+        if is_other && of.is_some() {
+            return Ok(false);
+        }
         if is_other {
             let message = "FOR UPDATE with DISTINCT, GROUP BY, aggregates or set operations";
             return Err(SqlError::unsupported(message)

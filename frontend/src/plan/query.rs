@@ -184,7 +184,13 @@ impl Binder {
                 planned
             }
         };
-        for lock in query.locks.iter().filter(|lock| lock.lock_type == LockType::Update) {
+        let (updates, shares): (Vec<_>, Vec<_>) =
+            query.locks.iter().partition(|lock| lock.lock_type == LockType::Update);
+        if shares.iter().any(|lock| lock.nonblock.is_some()) {
+            // FOR SHARE reserves nothing, so there is nothing to wait for.
+            return Err(SqlError::unsupported("FOR SHARE with NOWAIT or SKIP LOCKED"));
+        }
+        for lock in updates {
             let how = match lock.nonblock {
                 None => Reserve::Wait,
                 Some(NonBlock::Nowait) => Reserve::NoWait,

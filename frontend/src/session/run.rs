@@ -547,7 +547,9 @@ fn run_alone(
         return online::run(definition, &plan.catalog, coordinator, resources);
     }
     let begin = |attempt| {
-        let is_overtaken = attempt > OVERTAKEN_MAX && plan.kind.only_reads();
+        // One that waits for others does not keep these from writing.
+        let is_overtaken =
+            attempt > OVERTAKEN_MAX && plan.kind.only_reads() && !plan.kind.reserves();
         let transaction = Transaction::new();
         if is_overtaken { transaction.with_scan_barriers() } else { transaction }
     };
