@@ -28,8 +28,10 @@ use crate::table_id::{TableId, TableKey};
 use crate::transaction::expect::EXPECTED_ROWS_MIN;
 use crate::transaction::{Change, Observation, RangeObservation};
 
-/// Attempts to read, lock or validate what others hold, before the conflict is reported.
-const ATTEMPTS_MAX: u32 = 100;
+/// Attempts to read what others hold, before the conflict is reported.
+const READ_ATTEMPTS_MAX: u32 = 20;
+/// Attempts of a commit to lock or validate what others hold, if its transaction is not run again by itself.
+const COMMIT_ATTEMPTS_MAX: u32 = 100;
 /// Observations that name their rows. A transaction that has made more forgets which rows of a bucket it has read, and conflicts with
 /// changes of all of them.
 const ROWS_OBSERVED_MAX: usize = 64 << 10;
@@ -101,6 +103,8 @@ pub struct Deferred {
     passes_reservations: bool,
     /// Whether its commit waits for a row that another has reserved, before it ends with a conflict.
     waits_for_reservations: bool,
+    /// Whether nobody runs it again after a conflict.
+    is_alone: bool,
     /// Writes since the first savepoint.
     undo: Option<Vec<Undo>>,
     written_bytes: usize,
@@ -135,8 +139,14 @@ impl Deferred {
         self.passes_reservations = true;
     }
 
-    /// Has the commit wait for about 100 ms for a row that another transaction has reserved, before it ends with a conflict. For a
-    /// transaction that is not run again by itself.
+    /// For a transaction that is not run again by itself: its commit begins again, many times, when it meets another's lock, and
+    /// [waits](Self::waiting_for_reservations).
+    #[must_use]
+    pub fn run_once(self) -> Self {
+        Self { is_alone: true, ..self }.waiting_for_reservations()
+    }
+
+    /// Has the commit wait for about 100 ms for a row that another transaction has reserved, before it ends with a conflict.
     #[must_use]
     pub fn waiting_for_reservations(self) -> Self {
         Self { waits_for_reservations: true, ..self }
@@ -425,7 +435,7 @@ impl Deferred {
         }
         let mut waits = 0;
         loop {
-            let result = unless_locked(coordinator, |coordinator| {
+            let result = unless_locked(coordinator, taken.attempts_max(), |coordinator| {
                 taken.write_all(coordinator, &observations, &ranges)
             });
             match result {
@@ -439,6 +449,10 @@ impl Deferred {
             }
             coordinator.back_off(u32::MAX);
         }
+    }
+
+    fn attempts_max(&self) -> u32 {
+        if self.is_alone { COMMIT_ATTEMPTS_MAX } else { 1 }
     }
 
     fn take_ranges(&mut self) -> Vec<Arc<RangeObservation>> {
@@ -461,6 +475,7 @@ impl Deferred {
         if self.ends_in_latest && self.ranges.is_empty() {
             self.observations.pop();
         }
+        let attempts_max = self.attempts_max();
         let ranges = self.take_ranges();
         let observations =
             std::mem::take(&mut self.observations).into_runs(|| _ = coordinator.give_way());
@@ -473,7 +488,7 @@ impl Deferred {
                 (None, None) => return coordinator.hold_lease(),
                 (part, range_part) => (part.unwrap_or_default(), range_part.unwrap_or_default()),
             };
-            unless_locked(coordinator, |coordinator| {
+            unless_locked(coordinator, attempts_max, |coordinator| {
                 let transaction = coordinator.begin();
                 self.times.check(transaction, range_part)?;
                 transaction.revalidate(part, range_part)
@@ -527,10 +542,11 @@ impl Deferred {
 /// meanwhile, so no two wait for each other.
 fn unless_locked<'s, T>(
     coordinator: &mut Coordinator<'s>,
+    attempts_max: u32,
     mut attempt: impl FnMut(&mut Coordinator<'s>) -> Result<T, Abort>,
 ) -> Result<T, Abort> {
     let is_locked = |abort: &Abort| matches!(abort, Abort::Conflict(Conflict::Locked));
-    coordinator.retried(ATTEMPTS_MAX, is_locked, |coordinator, _| attempt(coordinator))
+    coordinator.retried(attempts_max, is_locked, |coordinator, _| attempt(coordinator))
 }
 
 /// Runs `read`, and again while another transaction holds what it needs.
@@ -539,5 +555,5 @@ fn retried<'s, T>(
     mut read: impl FnMut(&mut Coordinator<'s>) -> Result<T, Abort>,
 ) -> Result<T, Abort> {
     let is_conflict = |abort: &Abort| abort.is_conflict();
-    coordinator.retried(ATTEMPTS_MAX, is_conflict, |coordinator, _| read(coordinator))
+    coordinator.retried(READ_ATTEMPTS_MAX, is_conflict, |coordinator, _| read(coordinator))
 }

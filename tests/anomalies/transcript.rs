@@ -67,7 +67,12 @@ impl Script {
             let (name, sql) = line.split_once(": ").unwrap_or_else(|| {
                 panic!("{}: {line:?} is neither a comment nor `session: statement`", self.name)
             });
-            let client = clients.entry(name).or_insert_with(&connect);
+            let client = clients.entry(name).or_insert_with(|| {
+                let mut client = connect();
+                // A statement that waits for a row of another session, which comes later in the script, gets it soon.
+                client.run("SET gannet.reservation_timeout = '20ms'");
+                client
+            });
             for given in lines(sql, client.run(sql)) {
                 transcript.push_str(&format!("  {given}\n"));
             }

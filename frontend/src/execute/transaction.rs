@@ -74,7 +74,7 @@ impl Transaction {
 
     /// A transaction that sees this catalog in all its statements.
     pub(crate) fn seeing(catalog: Arc<Catalog>) -> Self {
-        let deferred = Deferred::new().waiting_for_reservations();
+        let deferred = Deferred::new().run_once();
         Self { catalog: Some(catalog), deferred, ..Self::new() }
     }
 
