@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use crate::coordinator::Coordinator;
 pub use crate::deferred::scans::Page;
+use crate::deferred::scans::Ranges;
 use crate::deferred::times::Times;
 use crate::observed::Observed;
 use crate::outcome::{Abort, Conflict};
@@ -91,7 +92,7 @@ pub struct Deferred {
     /// Whether the last observation was made when all others had been, so that they all hold at its
     /// moment if the others are unchanged afterwards.
     ends_in_latest: bool,
-    ranges: Vec<RangeObservation>,
+    ranges: Ranges,
     /// Whether a scan barrier is set on tables before they are scanned.
     sets_barriers: bool,
     /// Keys that were read and are not there.
@@ -284,7 +285,7 @@ impl Deferred {
         let writes: usize = self.writes.values().map(BTreeMap::len).sum();
         let undo = self.undo.as_ref().map_or(0, Vec::len);
         self.observations.memory_bytes()
-            + self.ranges.iter().map(RangeObservation::memory_bytes).sum::<usize>()
+            + self.ranges.memory_bytes()
             + self.absent_bytes
             + self.written_bytes
             + (writes + undo) * WRITE_OVERHEAD_BYTES
@@ -429,7 +430,7 @@ impl Deferred {
         coordinator.release_barriers();
         let observations = std::mem::take(&mut taken.observations);
         let observations = observations.into_sorted(|| _ = coordinator.give_way());
-        let ranges = taken.take_ranges();
+        let ranges = std::mem::take(&mut taken.ranges).into_shared();
         for (table, rows) in taken.new_rows() {
             coordinator.expect_rows(table, rows);
         }
@@ -455,10 +456,6 @@ impl Deferred {
         if self.is_alone { COMMIT_ATTEMPTS_MAX } else { 1 }
     }
 
-    fn take_ranges(&mut self) -> Vec<Arc<RangeObservation>> {
-        std::mem::take(&mut self.ranges).into_iter().map(Arc::new).collect()
-    }
-
     /// The tables that it adds many rows to, with their numbers.
     fn new_rows(&self) -> impl Iterator<Item = (TableId, usize)> {
         let is_new = |write: &&Write| !write.existed && write.value.is_some();
@@ -476,7 +473,7 @@ impl Deferred {
             self.observations.pop();
         }
         let attempts_max = self.attempts_max();
-        let ranges = self.take_ranges();
+        let ranges = std::mem::take(&mut self.ranges).into_shared();
         let observations =
             std::mem::take(&mut self.observations).into_runs(|| _ = coordinator.give_way());
         let mut parts = observations.iter().flat_map(|run| run.chunks(VALIDATED_AT_A_TIME));

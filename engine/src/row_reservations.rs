@@ -204,13 +204,14 @@ impl RowReservations {
     /// Ends a reservation, or a wait for one.
     pub(crate) fn release(&self, row: RowName, holder: Holder) {
         let mut shard = self.shard(row).lock();
-        let Some(found) = shard.rows.get_mut(&row) else { return };
-        found.held = found.held.filter(|(it, _)| *it != holder);
-        found.waiting.retain(|(it, _)| *it != holder);
         let mut waits = self.waits.lock();
         if waits.get(&holder) == Some(&row) {
             waits.remove(&holder);
         }
+        drop(waits);
+        let Some(found) = shard.rows.get_mut(&row) else { return };
+        found.held = found.held.filter(|(it, _)| *it != holder);
+        found.waiting.retain(|(it, _)| *it != holder);
         if found.is_free() {
             shard.rows.remove(&row);
             self.count_change(1, 0);
@@ -316,6 +317,10 @@ mod tests {
         assert_eq!([2, 3].map(|it| waits(&queue, it)), [None, Some(Holder(2))]);
         queue.now_ns += SILENCE_NS;
         assert_eq!(waits(&queue, 3), None, "it has gone");
+        queue.reservations.release(ROW, Holder(2));
+        assert_eq!(queue.rows(), 0);
+        queue.reservations.release(ROW, Holder(3));
+        assert!(queue.reservations.waits.lock().is_empty(), "nothing is left of one that has gone");
     }
 
     #[test]

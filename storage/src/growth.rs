@@ -55,7 +55,7 @@ pub fn level_of(version: u64) -> u32 {
 }
 
 /// Bits of the count that rows keep. A bucket that changes a million times a second has other counts for nine years.
-const STAMP_BITS: u32 = 48;
+pub(crate) const STAMP_BITS: u32 = 48;
 
 /// What rows and marks keep of a version: its count, which rises with each change of the bucket, splits included.
 #[inline(always)]

@@ -23,6 +23,7 @@ use gannet_rules::rule;
 use crate::arena::{Arena, LINE_BYTES, Quota};
 use crate::bucket::{Bucket, Slot, held};
 use crate::cells::{LINK_MASK, Need, link_of};
+use crate::growth::STAMP_BITS;
 use crate::key::{KEY_BYTES_MAX, Key};
 use crate::layout::TableKind;
 use crate::lock::{Lock, LockMode};
@@ -51,8 +52,8 @@ const CELL_LINK_BYTES: usize = 4;
 /// Bytes of a row in a cell.
 const CELL_ROW_BYTES: usize = LINE_BYTES - CELL_LINK_BYTES;
 /// Bytes of a row before its key.
-const STAMP_BYTES: usize = 6;
-const STAMP_MASK: u64 = (1 << (8 * STAMP_BYTES)) - 1;
+const STAMP_BYTES: usize = STAMP_BITS as usize / 8;
+const STAMP_MASK: u64 = (1 << STAMP_BITS) - 1;
 const CELLS_MAX: usize =
     (STAMP_BYTES + KEY_BYTES_MAX + HEAP_VALUE_BYTES_MAX).div_ceil(CELL_ROW_BYTES);
 

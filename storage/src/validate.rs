@@ -22,11 +22,11 @@ const HALVES_MAX: usize = 64;
 /// What a validation found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Validation {
-    /// Same version, and not locked by another transaction.
+    /// All is as it was read, and no other transaction holds it.
     Unchanged,
-    /// Another version.
+    /// What was read has changed.
     Changed,
-    /// Another transaction holds the bucket.
+    /// Another transaction holds the bucket, or is about to add a key to the range or to remove one.
     Locked,
 }
 

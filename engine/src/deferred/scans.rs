@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use gannet_storage::Direction;
 
@@ -21,6 +22,49 @@ pub struct Page {
     pub rows: Rows,
     /// What is left to scan; `None` when the range is exhausted.
     pub rest: Option<KeyRange>,
+}
+
+/// Ranges that a transaction depends on.
+#[derive(Default)]
+pub(super) struct Ranges {
+    observed: Vec<RangeObservation>,
+    /// Bytes that those take.
+    bytes: usize,
+}
+
+impl Ranges {
+    fn push(&mut self, range: RangeObservation) {
+        self.bytes += range.memory_bytes();
+        self.observed.push(range);
+    }
+
+    /// Adds a page of a scan in this direction, to the range before it if it goes on there.
+    fn append(&mut self, page: RangeObservation, direction: Direction) {
+        let Some(last) = self.observed.last_mut() else { return self.push(page) };
+        let before = last.memory_bytes();
+        let apart = last.append(page, direction);
+        self.bytes = self.bytes - before + last.memory_bytes();
+        if let Some(page) = apart {
+            self.push(page);
+        }
+    }
+
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, RangeObservation> {
+        self.observed.iter()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.observed.is_empty()
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The ranges, for validations that share them.
+    pub(super) fn into_shared(self) -> Vec<Arc<RangeObservation>> {
+        self.observed.into_iter().map(Arc::new).collect()
+    }
 }
 
 impl Deferred {
@@ -48,11 +92,7 @@ impl Deferred {
         self.observations.extend(observations);
         let scanned = range.up_to(complete_to.clone(), direction);
         let scanned = RangeObservation { table: table.number(), range: scanned, numbers };
-        let next = match self.ranges.last_mut() {
-            Some(last) => last.append(scanned, direction),
-            None => Some(scanned),
-        };
-        self.ranges.extend(next);
+        self.ranges.append(scanned, direction);
         self.ends_in_latest = false;
         let mut rows =
             self.with_own_writes(table, range, direction, (rows, complete_to.as_deref()));
@@ -147,5 +187,35 @@ impl Deferred {
             Direction::Ascending => merged.into_iter().collect(),
             Direction::Descending => merged.into_iter().rev().collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bytes_of_ranges_are_those_of_each() {
+        let page = |from: &[u8], to: &[u8], number| RangeObservation {
+            table: 1,
+            range: KeyRange {
+                from: Bound::Excluded(from.to_vec()),
+                to: Bound::Included(to.to_vec()),
+            },
+            numbers: vec![number; 16],
+        };
+        let mut ranges = Ranges::default();
+        let pages = [
+            page(b"a", b"bb", 7),
+            page(b"bb", b"cccc", 7),
+            page(b"cccc", b"d", 8),
+            page(b"x", b"y", 8),
+        ];
+        for (page, count) in pages.into_iter().zip([1, 1, 2, 3]) {
+            ranges.append(page, Direction::Ascending);
+            let bytes: usize = ranges.iter().map(RangeObservation::memory_bytes).sum();
+            assert_eq!((ranges.iter().len(), ranges.memory_bytes()), (count, bytes));
+        }
+        assert_eq!(ranges.into_shared()[0].range, page(b"a", b"cccc", 7).range);
     }
 }

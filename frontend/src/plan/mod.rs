@@ -324,48 +324,38 @@ impl Access {
     }
 }
 
+/// The inputs of a node, borrowed as the node is.
+macro_rules! inputs {
+    ($node:expr, $join:ident => $join_inputs:expr) => {
+        match $node {
+            Node::Values(_)
+            | Node::Scan(_)
+            | Node::Count(_)
+            | Node::System { .. }
+            | Node::Series(_) => Vec::new(),
+            Node::Filter { input, .. }
+            | Node::Project { input, .. }
+            | Node::Aggregate { input, .. }
+            | Node::Sort { input, .. }
+            | Node::Limit { input, .. }
+            | Node::RowNumber { input, .. }
+            | Node::Elements { input, .. }
+            | Node::Distinct { input, .. } => vec![input],
+            Node::Lookup { left, .. } => vec![left],
+            Node::Join($join) => $join_inputs,
+            Node::SetOperation { left, right, .. } => vec![left, right],
+        }
+    };
+}
+
 impl Node {
     /// The inputs of the node.
     pub(crate) fn inputs(&self) -> Vec<&Self> {
-        match self {
-            Self::Values(_)
-            | Self::Scan(_)
-            | Self::Count(_)
-            | Self::System { .. }
-            | Self::Series(_) => Vec::new(),
-            Self::Filter { input, .. }
-            | Self::Project { input, .. }
-            | Self::Aggregate { input, .. }
-            | Self::Sort { input, .. }
-            | Self::Limit { input, .. }
-            | Self::RowNumber { input, .. }
-            | Self::Elements { input, .. }
-            | Self::Distinct { input, .. } => vec![input],
-            Self::Lookup { left, .. } => vec![left],
-            Self::Join(join) => vec![&join.left, &join.right],
-            Self::SetOperation { left, right, .. } => vec![left, right],
-        }
+        inputs!(self, join => vec![&join.left, &join.right])
     }
 
     fn inputs_mut(&mut self) -> Vec<&mut Self> {
-        match self {
-            Self::Values(_)
-            | Self::Scan(_)
-            | Self::Count(_)
-            | Self::System { .. }
-            | Self::Series(_) => Vec::new(),
-            Self::Filter { input, .. }
-            | Self::Project { input, .. }
-            | Self::Aggregate { input, .. }
-            | Self::Sort { input, .. }
-            | Self::Limit { input, .. }
-            | Self::RowNumber { input, .. }
-            | Self::Elements { input, .. }
-            | Self::Distinct { input, .. } => vec![input],
-            Self::Lookup { left, .. } => vec![left],
-            Self::Join(join) => vec![&mut join.left, &mut join.right],
-            Self::SetOperation { left, right, .. } => vec![left, right],
-        }
+        inputs!(self, join => vec![&mut join.left, &mut join.right])
     }
 
     fn reserves(&self) -> bool {
