@@ -181,6 +181,9 @@ enum WorkloadArguments {
         /// Rows of the table.
         #[arg(long, default_value_t = 100_000)]
         rows: u64,
+        /// Bytes of a text in each row, beside two numbers of 8 bytes.
+        #[arg(long, default_value_t = 0)]
+        filler: usize,
         #[command(flatten)]
         clients: Clients,
     },
@@ -284,7 +287,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, CommandError> {
             let floor = floor.then(|| bank.floor());
             with_floor(bank, &settings, floor)?
         }
-        WorkloadArguments::Sql { operation, rows, clients } => {
+        WorkloadArguments::Sql { operation, rows, filler, clients } => {
             let (operation, sessions) = match operation {
                 OperationArgument::Select => (Operation::Select, SESSIONS),
                 OperationArgument::Update => (Operation::Update, SESSIONS),
@@ -292,7 +295,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, CommandError> {
                 OperationArgument::Scan => (Operation::Scan, 1),
                 OperationArgument::Sum => (Operation::Sum, 1),
             };
-            with_sql(&SingleStatements::new(operation, *rows)?, &settings, clients, sessions)?
+            let statements = SingleStatements::new(operation, *rows, *filler)?;
+            with_sql(&statements, &settings, clients, sessions)?
         }
         &WorkloadArguments::Objects { reads, writes, keys, theta } => {
             let keys = keys.unwrap_or(1_000_000 * workers);

@@ -48,6 +48,7 @@ fn workloads_in_sql_run_and_verify() {
         "sql select --rows 2000",
         "sql update --rows 2000 --clients 3 --client-threads 2",
         "sql copy --rows 2000",
+        "sql copy --rows 20000 --filler 84",
         "sql scan --rows 2000",
         "sql sum --rows 2000",
     ] {
@@ -58,6 +59,8 @@ fn workloads_in_sql_run_and_verify() {
         assert!(text.contains("verify: passed") && text.contains("replicas equal"), "{text}");
         let rows = ["copy", "scan", "sum "].iter().any(|counts| workload.contains(counts));
         assert_eq!(text.contains(" M rows/s per core"), rows, "{workload}: {text}");
+        let is_sql = workload.starts_with("sql ");
+        assert_eq!(text.contains(" bytes per byte of key and value"), is_sql, "{workload}: {text}");
     }
 }
 
@@ -66,7 +69,7 @@ fn workloads_in_sql_run_and_verify() {
 fn verification_fails_in_sql_without_a_rule() {
     for (workload, mutant, check) in [
         ("tatp --subscribers 200", "FACILITY_CHECK", "without facility or subscriber"),
-        ("smallbank --accounts 50", "DROP_BACKUP_UPDATES", "replicas equal byte for byte"),
+        ("smallbank --accounts 500", "DROP_BACKUP_UPDATES", "replicas equal byte for byte"),
     ] {
         let run = format!("{workload} --sql --memory 128MiB --transactions 10000");
         let output = gannet(&format!("{run} --mutant {mutant}"));
@@ -325,6 +328,7 @@ fn bad_input_is_an_error_that_says_what_to_do() {
         ("skew --pairs 0", "--pairs is 0"),
         ("ranges --groups 0", "--groups is 0"),
         ("sql select --rows 0", "--rows is 0"),
+        ("sql copy --filler 70000", "--filler is 70000; use 0 to 65536"),
         ("tatp --sql --clients 0", "--clients is 0"),
         ("tatp --sql --clients 2 --client-threads 3", "--client-threads is 3; use 1 to 2"),
         ("tatp --sql --floor", "cannot be used with"),

@@ -28,7 +28,8 @@ pub struct Load {
     pub rows: u64,
     /// Table memory of all nodes together, if known.
     pub memory_bytes: Option<u64>,
-    /// Table memory per byte of key and value, with all copies; unknown for SQL.
+    /// Table memory per byte of key and value, with all copies. Of SQL it is known for single statements, and without what was there
+    /// before the rows were loaded.
     pub memory_per_payload_byte: Option<f64>,
 }
 

@@ -31,8 +31,9 @@ const ROWS_MAX: usize = 1_000;
 /// Between two questions whether a row is free, for each that is before; and the longest such time.
 const ASK_AGAIN: Duration = Duration::from_micros(20);
 const ASK_AGAIN_MAX: Duration = Duration::from_millis(2);
-/// Between two searches for a ring.
-const SEARCH_NS: u64 = 100_000_000;
+/// Before the first search for a ring; each further one comes after twice the time, up to the longest.
+const SEARCH_NS_MIN: u64 = 2_000_000;
+const SEARCH_NS_MAX: u64 = 16_000_000;
 /// A ring that is found so often in a row is one: what each question tells may be over.
 const FOUND_MIN: u32 = 2;
 /// The longest ring that is searched for.
@@ -174,7 +175,8 @@ impl Reservations {
         (hold, until_ns): (Duration, Option<u64>),
         check: &mut impl FnMut(&mut Coordinator<'_>) -> Result<(), E>,
     ) -> Result<Option<WaitEnded>, E> {
-        let mut search_ns = coordinator.now_ns() + SEARCH_NS;
+        let mut search_after_ns = SEARCH_NS_MIN;
+        let mut search_ns = coordinator.now_ns() + search_after_ns;
         let mut found = 0;
         loop {
             check(coordinator)?;
@@ -187,7 +189,8 @@ impl Reservations {
                 return Ok(Some(WaitEnded::Timeout));
             }
             if now_ns >= search_ns {
-                search_ns = now_ns + SEARCH_NS;
+                search_after_ns = (2 * search_after_ns).min(SEARCH_NS_MAX);
+                search_ns = now_ns + search_after_ns;
                 found = if self.is_last_of_ring(coordinator, other)? { found + 1 } else { 0 };
                 if found == FOUND_MIN {
                     return Ok(Some(WaitEnded::Deadlock));

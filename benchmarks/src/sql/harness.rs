@@ -151,21 +151,23 @@ fn load<W: SqlWorkload, C: SqlConnector>(
     connector: &C,
 ) -> Result<Load, BenchmarkError> {
     let start = now();
-    let rows = connector.block_on(async {
+    let (rows, empty_bytes) = connector.block_on(async {
         let mut connection = connector.connect().await?;
         for statement in workload.schema() {
             connection.run(&statement).await?;
         }
+        let empty_bytes = connector.target().memory_bytes;
         let rows = workload.load(&mut connection).await?;
         connection.run("ANALYZE").await?;
-        Ok::<_, SqlFailure>(rows)
+        Ok::<_, SqlFailure>((rows, empty_bytes))
     })??;
-    Ok(Load {
-        seconds: start.elapsed().as_secs_f64(),
-        rows,
-        memory_bytes: connector.target().memory_bytes,
-        memory_per_payload_byte: None,
-    })
+    let seconds = start.elapsed().as_secs_f64();
+    let Target { memory_bytes, copies, .. } = connector.target();
+    let taken = memory_bytes.zip(empty_bytes).map(|(full, empty)| full.saturating_sub(empty));
+    let payload = workload.payload_bytes().map(|bytes| bytes.max(1) * copies as u64);
+    let memory_per_payload_byte =
+        taken.zip(payload).map(|(taken, payload)| taken as f64 / payload as f64);
+    Ok(Load { seconds, rows, memory_bytes, memory_per_payload_byte })
 }
 
 /// Runs the clients. Returns their counts, the measured seconds, and the first failure that is no conflict.

@@ -142,8 +142,10 @@ pub struct Target {
     pub durability: &'static str,
     /// OS threads of the database in this process; None if it runs elsewhere, perhaps on all cores of this machine.
     pub threads: Option<usize>,
-    /// Table memory, if known.
+    /// Table memory of all copies, if known.
     pub memory_bytes: Option<u64>,
+    /// Copies of each row.
+    pub copies: usize,
 }
 
 /// A benchmark in SQL.
@@ -159,6 +161,11 @@ pub trait SqlWorkload: Send + Sync {
         &self,
         connection: &mut impl SqlConnection,
     ) -> impl Future<Output = Result<u64, SqlFailure>>;
+
+    /// Bytes of the values of the loaded rows, keys included, if the report is to tell what memory they take.
+    fn payload_bytes(&self) -> Option<u64> {
+        None
+    }
 
     /// Draws one transaction and runs it to its end, without retrying it. An `Err` is a failure other than a conflict.
     fn run_one(

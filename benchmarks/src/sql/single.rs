@@ -8,7 +8,8 @@
 //!
 //! Each operation is a benchmark: each of its transactions is that one statement.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rand::RngExt;
 
@@ -19,8 +20,12 @@ use crate::workload::{BenchmarkError, Profile, Ran, Random};
 
 /// Maximum number of rows: scans keep them in memory.
 const ROWS_MAX: u64 = 100_000_000;
+/// Maximum number of bytes of a filler.
+const FILLER_BYTES_MAX: usize = 64 << 10;
+/// Bytes of a row's two numbers.
+const NUMBERS_BYTES: u64 = 16;
 /// Rows of a measured COPY.
-const COPY_ROWS: i64 = 1_000;
+const COPY_ROWS: u64 = 1_000;
 /// Bytes of a chunk of COPY's data.
 const CHUNK_BYTES: usize = 64 << 10;
 
@@ -43,21 +48,40 @@ pub enum Operation {
 pub struct SingleStatements {
     operation: Operation,
     rows: u64,
+    /// The text of each row beside its two numbers, if there is one.
+    filler: String,
     /// The first key that no COPY has used.
-    next: AtomicI64,
+    next: AtomicU64,
 }
 
 impl SingleStatements {
-    /// A workload with one operation on a table of `rows` rows.
+    /// A workload with one operation on a table of `rows` rows: two numbers of 8 bytes, and a text of `filler_bytes` unless that is 0.
     ///
     /// # Errors
-    /// [`BenchmarkError::Setting`] if `rows` is 0 or too large.
-    pub fn new(operation: Operation, rows: u64) -> Result<Self, BenchmarkError> {
+    /// [`BenchmarkError::Setting`] if `rows` is 0 or too large, or `filler_bytes` is.
+    pub fn new(
+        operation: Operation,
+        rows: u64,
+        filler_bytes: usize,
+    ) -> Result<Self, BenchmarkError> {
         if !(1..=ROWS_MAX).contains(&rows) {
             let (value, allowed) = (rows.to_string(), format!("1 to {ROWS_MAX}"));
             return Err(BenchmarkError::Setting { setting: "--rows", value, allowed });
         }
-        Ok(Self { operation, rows, next: AtomicI64::new(0) })
+        if filler_bytes > FILLER_BYTES_MAX {
+            let (value, allowed) = (filler_bytes.to_string(), format!("0 to {FILLER_BYTES_MAX}"));
+            return Err(BenchmarkError::Setting { setting: "--filler", value, allowed });
+        }
+        let filler = "x".repeat(filler_bytes);
+        Ok(Self { operation, rows, filler, next: AtomicU64::new(0) })
+    }
+
+    /// The rows with these keys, in the text format of COPY.
+    fn lines(&self, keys: Range<u64>) -> impl Iterator<Item = Vec<u8>> {
+        copy_data(keys.map(|id| match &*self.filler {
+            "" => format!("{id}\t{id}\n"),
+            filler => format!("{id}\t{id}\t{filler}\n"),
+        }))
     }
 
     fn row_count(&self) -> i64 {
@@ -71,9 +95,9 @@ impl SingleStatements {
 
     async fn copy(&self, connection: &mut impl SqlConnection) -> Result<bool, SqlFailure> {
         let first = self.next.fetch_add(COPY_ROWS, Ordering::Relaxed);
-        let data = copy_data((first..first + COPY_ROWS).map(|id| format!("{id}\t{id}\n")));
+        let data = self.lines(first..first + COPY_ROWS);
         let count = connection.copy("COPY bench_copied FROM STDIN", data).await?;
-        Ok(count == COPY_ROWS.unsigned_abs())
+        Ok(count == COPY_ROWS)
     }
 }
 
@@ -97,28 +121,37 @@ impl SqlWorkload for SingleStatements {
         let (transactions, rows_each): (&[&str], _) = match self.operation {
             Operation::Select => (&["select"], None),
             Operation::Update => (&["update"], None),
-            Operation::Copy => (&["copy"], Some(COPY_ROWS.unsigned_abs())),
+            Operation::Copy => (&["copy"], Some(COPY_ROWS)),
             Operation::Scan => (&["scan"], Some(self.rows)),
             Operation::Sum => (&["sum"], Some(self.rows)),
         };
-        let settings = vec![("rows", self.rows.to_string())];
+        let mut settings = vec![("rows", self.rows.to_string())];
+        if !self.filler.is_empty() {
+            settings.push(("filler", self.filler.len().to_string()));
+        }
         Profile { name: "sql", transactions, tallies: &[], settings, rows_each }
     }
 
     fn schema(&self) -> Vec<String> {
         let tables = ["bench_narrow", "bench_copied"];
+        let filler = if self.filler.is_empty() { "" } else { ", filler text NOT NULL" };
         let statements = tables.iter().flat_map(|table| {
             [
                 format!("DROP TABLE IF EXISTS {table}"),
-                format!("CREATE TABLE {table} (id bigint PRIMARY KEY, value bigint NOT NULL)"),
+                format!(
+                    "CREATE TABLE {table} (id bigint PRIMARY KEY, value bigint NOT NULL{filler})"
+                ),
             ]
         });
         statements.collect()
     }
 
     async fn load(&self, connection: &mut impl SqlConnection) -> Result<u64, SqlFailure> {
-        let data = copy_data((0..self.rows).map(|id| format!("{id}\t{id}\n")));
-        connection.copy("COPY bench_narrow FROM STDIN", data).await
+        connection.copy("COPY bench_narrow FROM STDIN", self.lines(0..self.rows)).await
+    }
+
+    fn payload_bytes(&self) -> Option<u64> {
+        Some(self.rows * (NUMBERS_BYTES + self.filler.len() as u64))
     }
 
     async fn run_one(
