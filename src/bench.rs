@@ -155,6 +155,9 @@ enum WorkloadArguments {
         /// Choose subscribers uniformly instead of as the specification says.
         #[arg(long)]
         uniform: bool,
+        /// Begin with tables for 1,000 rows, and have them grow before they are loaded.
+        #[arg(long, conflicts_with_all = ["sql", "connect"])]
+        grown: bool,
         /// Run the same transactions on plain hash maps too, and print the ratio.
         #[arg(long, conflicts_with_all = ["sql", "connect"])]
         floor: bool,
@@ -271,8 +274,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, CommandError> {
     }
     let workers = (settings.cluster.threads * settings.cluster.nodes) as u64;
     let report = match &arguments.workload {
-        &WorkloadArguments::Tatp { subscribers, uniform, floor, ref sql } => {
+        &WorkloadArguments::Tatp { subscribers, uniform, grown, floor, ref sql } => {
             let tatp = Tatp::new(subscribers, uniform, common.seed)?;
+            let tatp = if grown { tatp.grown() } else { tatp };
             if let Some(clients) = sql.clients() {
                 return common.finish(output, &with_sql(&tatp, &settings, clients, SESSIONS)?);
             }
@@ -336,6 +340,7 @@ impl Arguments {
             _ if self.common.thread_per_node => Some("--thread-per-node"),
             WorkloadArguments::Rpc(_) => Some("rpc"),
             WorkloadArguments::Sql { .. } => Some("sql"),
+            WorkloadArguments::Tatp { grown: true, .. } => Some("--grown"),
             WorkloadArguments::Tatp { floor: true, .. }
             | WorkloadArguments::SmallBank { floor: true, .. } => Some("--floor"),
             WorkloadArguments::Tatp { sql, .. } | WorkloadArguments::SmallBank { sql, .. } => {

@@ -18,6 +18,7 @@ fn every_workload_runs_and_verifies() {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     for workload in [
         "tatp --subscribers 2000 --floor",
+        "tatp --subscribers 20000 --grown",
         "smallbank --accounts 5000 --floor",
         "objects --reads 1 --writes 0 --keys 5000",
         "objects --reads 4 --writes 2 --keys 5000 --theta 0.9",
@@ -296,8 +297,7 @@ fn bad_input_is_an_error_that_says_what_to_do() {
         ("tatp --nodes 0", "the number of nodes is 0; use 1 to 1024"),
         ("tatp --threads 0", "the number of threads is 0"),
         ("tatp --threads 4000", "the cores of this machine"),
-        ("tatp --coroutines 0", "the number of coroutines is 0"),
-        ("tatp --coroutines 100000", "use 1 to 255"),
+        ("tatp --coroutines 0", "the number of coroutines is 0; use 1 to 255"),
         ("tatp --subscribers 0", "--subscribers is 0; use 1 to"),
         ("tatp --subscribers 1000000 --memory 1MiB", "raise the memory limit"),
         ("smallbank --accounts 1", "use 2 to"),
@@ -324,6 +324,7 @@ fn bad_input_is_an_error_that_says_what_to_do() {
         ("tatp --processes --drains 1 --coroutines 3", "--coroutines is 3; use at least 4"),
         ("tatp --processes --sql", "--sql is for nodes in one process"),
         ("tatp --processes --floor", "--floor is for nodes in one process"),
+        ("tatp --processes --grown", "--grown is for nodes in one process"),
         ("pairs --processes --nodes 0", "the number of nodes is 0"),
         ("skew --pairs 0", "--pairs is 0"),
         ("ranges --groups 0", "--groups is 0"),

@@ -233,15 +233,20 @@ impl<'s> Coordinator<'s> {
         is_long
     }
 
-    /// Has the primaries of a table split buckets for so many new rows, and waits for that, but not for ever.
-    pub(crate) fn expect_rows(&mut self, table: TableId, rows: usize) {
+    /// Has the primaries of a table split buckets for so many new rows, and waits for that, for two seconds or a little longer. Whether no
+    /// primary is splitting buckets any more: each has enough, or no memory for further ones.
+    ///
+    /// A hint, for rows that come soon, such as those of a loader: rows find room without it, in longer chains. What a transaction is to
+    /// insert when it commits is expected by itself.
+    pub fn expect_rows(&mut self, table: TableId, rows: usize) -> bool {
         for _ in 0..EXPECTING_LOOKS_MAX {
             // What interrupts this, the next transaction learns.
             if !self.begin().expect(table, rows).is_ok_and(|is_crowded| is_crowded) {
-                return;
+                return true;
             }
             self.pause(EXPECTING_LOOK);
         }
+        false
     }
 
     /// A holder of row reservations that was none before.

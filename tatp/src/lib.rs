@@ -41,6 +41,9 @@ use crate::selection::Selection;
 /// Maximum number of subscribers: their numbers have 15 digits, and their weights fit into memory.
 pub const SUBSCRIBERS_MAX: u64 = 100_000_000;
 
+/// Rows that each table is laid out for if it is to grow.
+const ROWS_BEFORE_GROWTH: u64 = 1_000;
+
 /// The transaction types, in the order of the specification's mix.
 const TRANSACTIONS: [&str; 7] = [
     "get_subscriber_data",
@@ -88,6 +91,8 @@ pub struct Tatp {
     selection: Selection,
     seed: u64,
     expectation: Expectation,
+    /// Whether the tables begin small, and grow before they are loaded.
+    grows: bool,
     tables: Option<Tables>,
 }
 
@@ -110,7 +115,13 @@ impl Tatp {
         }
         let selection = Selection::new(subscribers, uniform);
         let expectation = Expectation::new(&selection, seed);
-        Ok(Self { selection, seed, expectation, tables: None })
+        Ok(Self { selection, seed, expectation, grows: false, tables: None })
+    }
+
+    /// Has the tables begin with buckets for 1,000 rows, and grow before they are loaded.
+    #[must_use]
+    pub fn grown(self) -> Self {
+        Self { grows: true, ..self }
     }
 
     /// The same transactions on plain hash maps.
@@ -125,6 +136,15 @@ impl Tatp {
     }
 }
 
+/// Waits until a table has buckets for so many rows, or no memory for further ones.
+fn grow(cluster: &Cluster, table: TableId, rows: usize) -> std::result::Result<(), BenchmarkError> {
+    let expecting = cluster
+        .spawn_anywhere(move |coordinator| while !coordinator.expect_rows(table, rows) {})?;
+    // Lost with its cluster alone, which the next call reports.
+    let _ = expecting.wait();
+    Ok(())
+}
+
 impl Workload for Tatp {
     fn name(&self) -> &'static str {
         "tatp"
@@ -135,16 +155,27 @@ impl Workload for Tatp {
     }
 
     fn settings(&self) -> Vec<(&'static str, String)> {
-        vec![
+        let mut settings = vec![
             ("subscribers", self.selection.subscribers().to_string()),
             ("selection", self.selection.name().to_owned()),
-        ]
+        ];
+        if self.grows {
+            settings.push(("grown from", ROWS_BEFORE_GROWTH.to_string()));
+        }
+        settings
     }
 
     fn create_tables(&mut self, cluster: &Cluster) -> std::result::Result<(), BenchmarkError> {
         let subscribers = self.selection.subscribers();
         // Expected rows per subscriber: 1, 1, 2.5, 2.5, 3.75.
-        let table = |name, bytes, rows| cluster.open_table(name, bytes, rows);
+        let table = |name, bytes, rows: u64| -> std::result::Result<_, BenchmarkError> {
+            if !self.grows {
+                return Ok(cluster.open_table(name, bytes, rows)?);
+            }
+            let table = cluster.open_table(name, bytes, rows.min(ROWS_BEFORE_GROWTH))?;
+            grow(cluster, table, usize::try_from(rows).unwrap_or(usize::MAX))?;
+            Ok(table)
+        };
         self.tables = Some(Tables {
             subscriber: table("subscriber", rows::SUBSCRIBER_BYTES, subscribers)?,
             secondary: table("secondary", rows::SECONDARY_BYTES, subscribers)?,
