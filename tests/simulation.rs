@@ -214,6 +214,7 @@ fn removed_rules_are_noticed() {
         let output = simulate(&arguments);
         let report = text(&output);
         let Some(killed) = report.lines().find(|line| line.starts_with("seed ")) else {
+            println!("| {mutant} | unnoticed, {} | {report} |", output.status);
             unnoticed.push(mutant);
             continue;
         };

@@ -14,6 +14,7 @@ mod check;
 pub mod consistency;
 mod exchange;
 mod floor;
+mod grow;
 mod harness;
 mod members;
 mod moves;
@@ -35,6 +36,7 @@ mod workload;
 
 pub use check::Check;
 pub use floor::{FloorReport, FloorWorkload, run_floor};
+pub use grow::grow;
 pub use harness::{Limit, Settings, cluster_settings, run, topology_text};
 pub use moves::MovesReport;
 pub use progress::Progress;

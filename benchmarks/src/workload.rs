@@ -159,6 +159,9 @@ pub enum BenchmarkError {
     /// Partitions that are to move do not.
     #[error("partitions do not move, as nodes have no room for them; give the nodes more --memory")]
     Stuck,
+    /// A table has not split its buckets for rows that are to come.
+    #[error("a table has not grown for {0} rows; give the nodes more --memory")]
+    NotGrown(u64),
     /// A setting is out of range.
     #[error("{setting} is {value}; use {allowed}")]
     Setting {

@@ -233,20 +233,22 @@ impl<'s> Coordinator<'s> {
         is_long
     }
 
-    /// Has the primaries of a table split buckets for so many new rows, and waits for that, for two seconds or a little longer. Whether no
-    /// primary is splitting buckets any more: each has enough, or no memory for further ones.
+    /// Has the primaries of a table split buckets for so many new rows, and waits for that, for two seconds or a little longer. Whether they
+    /// have ended: each has enough buckets, or no memory for further ones.
     ///
-    /// A hint, for rows that come soon, such as those of a loader: rows find room without it, in longer chains. What a transaction is to
-    /// insert when it commits is expected by itself.
-    pub fn expect_rows(&mut self, table: TableId, rows: usize) -> bool {
+    /// A hint, for rows that come soon, such as those of a loader: without it they find room in longer chains. The engine itself expects
+    /// the rows that a deferred transaction inserts.
+    ///
+    /// # Errors
+    /// That of an interruption.
+    pub fn expect_rows(&mut self, table: TableId, rows: usize) -> Result<bool, Abort> {
         for _ in 0..EXPECTING_LOOKS_MAX {
-            // What interrupts this, the next transaction learns.
-            if !self.begin().expect(table, rows).is_ok_and(|is_crowded| is_crowded) {
-                return true;
+            if !self.begin().expect(table, rows)? {
+                return Ok(true);
             }
             self.pause(EXPECTING_LOOK);
         }
-        false
+        Ok(false)
     }
 
     /// A holder of row reservations that was none before.

@@ -48,7 +48,7 @@ impl SqlConnector for Embedded {
             durability: "memory",
             threads: Some(self.cluster.thread_count()),
             memory_bytes: Some(memory),
-            copies: self.cluster.options().replicas,
+            copies: Some(self.cluster.options().replicas),
         }
     }
 

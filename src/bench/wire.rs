@@ -68,7 +68,7 @@ impl SqlConnector for Server {
             durability: "the server's",
             threads: None,
             memory_bytes: None,
-            copies: 1,
+            copies: None,
         }
     }
 }

@@ -27,7 +27,7 @@ mod update_location;
 mod update_subscriber_data;
 mod verify;
 
-use gannet_benchmarks::{BenchmarkError, Check, Ran, Random, Result, Totals, Workload};
+use gannet_benchmarks::{BenchmarkError, Check, Ran, Random, Result, Totals, Workload, grow};
 use gannet_engine::{Cluster, Coordinator, TableId};
 use rand::RngExt;
 
@@ -136,15 +136,6 @@ impl Tatp {
     }
 }
 
-/// Waits until a table has buckets for so many rows, or no memory for further ones.
-fn grow(cluster: &Cluster, table: TableId, rows: usize) -> std::result::Result<(), BenchmarkError> {
-    let expecting = cluster
-        .spawn_anywhere(move |coordinator| while !coordinator.expect_rows(table, rows) {})?;
-    // Lost with its cluster alone, which the next call reports.
-    let _ = expecting.wait();
-    Ok(())
-}
-
 impl Workload for Tatp {
     fn name(&self) -> &'static str {
         "tatp"
@@ -173,7 +164,7 @@ impl Workload for Tatp {
                 return Ok(cluster.open_table(name, bytes, rows)?);
             }
             let table = cluster.open_table(name, bytes, rows.min(ROWS_BEFORE_GROWTH))?;
-            grow(cluster, table, usize::try_from(rows).unwrap_or(usize::MAX))?;
+            grow(cluster, table, rows)?;
             Ok(table)
         };
         self.tables = Some(Tables {

@@ -70,7 +70,8 @@ impl Script {
             let client = clients.entry(name).or_insert_with(|| {
                 let mut client = connect();
                 // A statement that waits for a row of another session, which comes later in the script, gets it soon.
-                client.run("SET gannet.reservation_timeout = '20ms'");
+                let given = client.run("SET gannet.reservation_timeout = '20ms'");
+                assert!(!matches!(given, Given::Error(_)), "the setting is refused");
                 client
             });
             for given in lines(sql, client.run(sql)) {

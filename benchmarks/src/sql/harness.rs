@@ -164,7 +164,7 @@ fn load<W: SqlWorkload, C: SqlConnector>(
     let seconds = start.elapsed().as_secs_f64();
     let Target { memory_bytes, copies, .. } = connector.target();
     let taken = memory_bytes.zip(empty_bytes).map(|(full, empty)| full.saturating_sub(empty));
-    let payload = workload.payload_bytes().map(|bytes| bytes.max(1) * copies as u64);
+    let payload = workload.payload_bytes().zip(copies).map(|(bytes, copies)| bytes * copies as u64);
     let memory_per_payload_byte =
         taken.zip(payload).map(|(taken, payload)| taken as f64 / payload as f64);
     Ok(Load { seconds, rows, memory_bytes, memory_per_payload_byte })

@@ -144,8 +144,8 @@ pub struct Target {
     pub threads: Option<usize>,
     /// Table memory of all copies, if known.
     pub memory_bytes: Option<u64>,
-    /// Copies of each row.
-    pub copies: usize,
+    /// Copies of each row, if known.
+    pub copies: Option<usize>,
 }
 
 /// A benchmark in SQL.
