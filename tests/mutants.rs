@@ -23,6 +23,7 @@
 //! | `ADDED_ENTRIES`, `PENDING_ENTRIES` | entries that come to a range are noticed | `tests/simulation.rs` |
 //! | `LEAVING_ENTRIES` | a key that is about to be removed from a range is noticed | `storage/tests/rows_mutant.rs` |
 //! | `REMOVAL_MARKS`, `MARKS_OF_LEAVES` | what came to a range and went is noticed | `storage/tests/rows_mutant.rs` |
+//! | `FOLDED_CHANGES` | what has changed since it was folded is noticed | `tests/anomalies_mutant.rs`, `tests/simulation.rs` |
 //! | `ONE_HASH` | a row's deletion marks those with its hash | `storage/tests/rows_mutant.rs` |
 //! | `SETTLE_BY_ID` | a commit is settled by its id | `tests/halted.rs`, `tests/simulation.rs` |
 //! | `ALL_RECORDS` | a flush has the records of all | `tests/simulation.rs` |

@@ -148,6 +148,7 @@ const REMOVED: &[&str] = &[
     "DELETION_MARKS",
     "ADDED_ENTRIES",
     "PENDING_ENTRIES",
+    "FOLDED_CHANGES",
     "EXACTLY_ONCE",
     "CHECKSUM",
     "SETTLE_BY_ID",
@@ -199,8 +200,10 @@ fn removed_rules_are_noticed() {
             }
             // Partitions are handed over, and filled, most often.
             "MOVED" | "LOCKS_FINISH" | "LEARNERS_APART" => arguments.extend(["--drains", "10"]),
-            // Most scan barriers are set here, and a lock that stays shows soonest.
-            "DEAD_BARRIERS" | "DEAD_LOCKS" => arguments.extend(["--workload", "ranges"]),
+            // Most scan barriers are set here, all folds are, and a lock that stays shows soonest.
+            "DEAD_BARRIERS" | "DEAD_LOCKS" | "FOLDED_CHANGES" => {
+                arguments.extend(["--workload", "ranges"])
+            }
             // Stale reads show soonest where each row has its own history, and members go on after a lease.
             "LEASES" | "CLOCK_AFTER_DATA" => {
                 arguments.extend(["--pauses", "4", "--workload", "registers"]);

@@ -5,7 +5,8 @@
 //! - *add* counts the rows of a group, with or without reading them, and adds one only if there are fewer than [`GROUP_ROWS_MAX`];
 //!   *remove* takes one away. Serializable executions keep every group at or below the limit.
 //! - *compare* scans a group twice in one transaction, forward and backward, with a scan of another group in between, and counts the group. A
-//!   row that came and went would be in one scan only. A few of these transactions keep others from writing meanwhile.
+//!   row that came and went would be in one scan only. A few of these transactions keep others from writing meanwhile. Some have the
+//!   primaries look for the group among all rows.
 //! - *append* finds the highest number of a ledger, and adds the next. Two transactions that find the same highest number
 //!   cannot both commit, so the ledger has each number once, without gaps.
 //!
@@ -17,7 +18,8 @@
 use std::ops::Bound;
 
 use gannet_engine::{
-    Abort, Cluster, Coordinator, Deferred, Direction, KeyRange, KeyValue, TableId,
+    Abort, Cluster, Coordinator, Deferred, Direction, FoldProgram, FoldRest, KeyRange, KeyValue,
+    TableId,
 };
 use rand::RngExt;
 
@@ -44,6 +46,10 @@ const KEYS_PER_GROUP: u64 = 40;
 /// Rows in a page of a scan: fewer than a group may have, so scans continue across pages.
 const PAGE_ROWS: usize = 3;
 const LEDGER: &str = "ledger/";
+/// As many groups as would be folded by each comparison.
+const FOLDED_GROUPS: f64 = 8.0;
+/// Bytes of rows in a part of a fold's result.
+const FOLDED_BYTES: usize = 4 << 10;
 
 /// The workload.
 pub struct Ranges {
@@ -68,6 +74,12 @@ impl Ranges {
         self.table.expect("the harness creates the tables first")
     }
 
+    /// The share of the comparisons that fold the table: as a fold reads all groups, few of them where there are many.
+    #[expect(clippy::cast_precision_loss, reason = "at most 2^32 groups")]
+    fn folds(&self) -> f64 {
+        (FOLDED_GROUPS / self.groups as f64).min(0.5)
+    }
+
     /// Runs one transaction of a type, up to its commit. Returns the tally, if there is one.
     fn transact(
         &self,
@@ -84,6 +96,7 @@ impl Ranges {
         let (result, tally) = match transaction {
             ADD => run.add(group, random)?,
             REMOVE => run.remove(group, random)?,
+            COMPARE if random.random_bool(self.folds()) => run.compare_by_fold(group)?,
             COMPARE => run.compare(group, random.random_range(0..self.groups))?,
             _ => run.append(random)?,
         };
@@ -180,6 +193,24 @@ impl Run<'_, '_> {
         Ok((Result::Qualified, tally))
     }
 
+    /// Has the primaries look for the rows of a group among all rows, and scans the group. If the fold were not validated, the rows could
+    /// have changed in between.
+    fn compare_by_fold(
+        &mut self,
+        group: u64,
+    ) -> std::result::Result<(Result, Option<usize>), Abort> {
+        let (prefix, mut rest, mut found) = (prefix(group), FoldRest::whole(), Vec::new());
+        while !rest.is_empty() {
+            let Self { deferred, coordinator, table } = self;
+            let parts = deferred.fold(coordinator, *table, prefix.as_bytes(), &mut rest)?;
+            parts.iter().for_each(|part| found.extend(rows_of(part)));
+        }
+        found.sort_unstable();
+        let are_equal = found == self.scan(group, Direction::Ascending)?;
+        let tally = if are_equal { tally_of(&found) } else { Some(DIFFERENT) };
+        Ok((Result::Qualified, tally))
+    }
+
     fn append(
         &mut self,
         random: &mut Random,
@@ -196,6 +227,45 @@ impl Run<'_, '_> {
         self.deferred.put(self.table, key, value);
         Ok((Result::Qualified, tally_of(&rows).filter(|&tally| tally != OVERFULL)))
     }
+}
+
+/// Finds the rows whose keys have a prefix: `u32 bytes of the key | u32 bytes of the value | key | value`, again and again.
+struct WithPrefix {
+    prefix: Vec<u8>,
+    found: Vec<u8>,
+}
+
+impl FoldProgram for WithPrefix {
+    fn row(&mut self, key: &[u8], value: &[u8]) {
+        if key.starts_with(&self.prefix) {
+            for part in [key, value] {
+                let bytes = u32::try_from(part.len()).expect("a value is at most 1 MiB long");
+                self.found.extend_from_slice(&bytes.to_le_bytes());
+            }
+            self.found.extend_from_slice(key);
+            self.found.extend_from_slice(value);
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.found.len() >= FOLDED_BYTES
+    }
+
+    fn finish(&mut self, out: &mut Vec<u8>) {
+        out.append(&mut self.found);
+    }
+}
+
+/// The rows in a part of the result of [`WithPrefix`].
+fn rows_of(mut part: &[u8]) -> impl Iterator<Item = KeyValue> {
+    std::iter::from_fn(move || {
+        let (lengths, rest) = part.split_first_chunk::<8>()?;
+        let length = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| lengths[at + byte]));
+        let (key, rest) = rest.split_at(length(0) as usize);
+        let (value, rest) = rest.split_at(length(4) as usize);
+        part = rest;
+        Some((key.to_vec(), value.to_vec()))
+    })
 }
 
 fn prefix(group: u64) -> String {
@@ -256,6 +326,9 @@ impl Workload for Ranges {
     }
 
     fn create_tables(&mut self, cluster: &Cluster) -> std::result::Result<(), BenchmarkError> {
+        cluster.options().programs.set(|prefix| {
+            Some(Box::new(WithPrefix { prefix: prefix.to_vec(), found: Vec::new() }))
+        });
         let rows = self.groups * GROUP_ROWS_MAX as u64;
         self.table = Some(cluster.open_ordered_table("ranges", rows)?);
         Ok(())

@@ -3,6 +3,7 @@
 //! ```text
 //! COPY       u32 next bucket | u32 0 | u64 offset in its copy | u64 version of the first bucket | units
 //! COUNT      u64 number of the index | u64 keys | the key to go on from, if there are more
+//! FOLD       u64 next bucket | u64 sum of the counts | the result
 //! RESERVE of a row that is another's, WAITS_FOR of one that waits:   u64 holder | u64 place in the queue
 //! ```
 //! *Not here*: requests, and the answers to READ and LOCK (`request.rs`); SCAN (`scan_page.rs`).
@@ -51,6 +52,15 @@ pub(crate) fn decode_count(bytes: &[u8]) -> Option<(u64, u64, &[u8])> {
     Some((u64_at(counts, 0), u64_at(counts, 8), next))
 }
 
+/// Bytes before the result in an answer to FOLD.
+pub(crate) const FOLD_BYTES: usize = 16;
+
+/// The next bucket, the sum of the counts, and the result.
+pub(crate) fn decode_fold(bytes: &[u8]) -> Option<(u32, u64, &[u8])> {
+    let (header, result) = bytes.split_first_chunk::<FOLD_BYTES>()?;
+    Some((u32::try_from(u64_at(header, 0)).ok()?, u64_at(header, 8), result))
+}
+
 /// Bytes of a holder and its place in a queue.
 pub(crate) const PLACE_BYTES: usize = 16;
 
@@ -82,5 +92,7 @@ mod tests {
         let counted = [7_u64.to_le_bytes(), 8_u64.to_le_bytes()].concat();
         assert_eq!(decode_count(&[&counted[..], b"next"].concat()), Some((7, 8, &b"next"[..])));
         assert_eq!(decode_count(&counted[1..]), None);
+        assert_eq!(decode_fold(&[&counted[..], b"result"].concat()), Some((7, 8, &b"result"[..])));
+        assert_eq!(decode_fold(&counted[1..]), None);
     }
 }

@@ -13,6 +13,7 @@ use gannet_storage::{LogObserver, Owner, Partitioning, StorageError};
 
 use crate::cluster_state::ClusterState;
 use crate::configuration::{ChangeError, Configuration};
+use crate::fold::FoldPrograms;
 use crate::healing::Healer;
 use crate::host_memory::HostMemory;
 use crate::hosted::ThreadHost;
@@ -73,6 +74,8 @@ pub struct ClusterOptions {
     pub token_ttl: Duration,
     /// Seed of the random waits after conflicts.
     pub seed: u64,
+    /// What the programs of [`crate::Deferred::fold`] mean.
+    pub programs: FoldPrograms,
     /// Sees every commit record that is stored on any node.
     pub log_observer: Option<Arc<dyn LogObserver>>,
     /// Called with the reason when a worker of this process has died of a bug, on that worker's thread. The cluster has halted then.
@@ -94,6 +97,7 @@ impl Default for ClusterOptions {
             host: None,
             token_ttl: TOKEN_TTL,
             seed: 1,
+            programs: FoldPrograms::default(),
             log_observer: None,
             on_failure: None,
         }
@@ -283,6 +287,7 @@ impl Cluster {
             queued_jobs_max: options.queued_jobs_max,
             seed: options.seed,
             log_observer: options.log_observer.clone(),
+            programs: options.programs.clone(),
         };
         let new_member = |id| {
             let node = Node::new(narrow(id), Arc::clone(&configuration))?;

@@ -21,13 +21,13 @@ use std::sync::Arc;
 
 use crate::coordinator::Coordinator;
 pub use crate::deferred::scans::Page;
-use crate::deferred::scans::Ranges;
+use crate::deferred::scans::Scans;
 use crate::deferred::times::Times;
 use crate::observed::Observed;
 use crate::outcome::{Abort, Conflict};
 use crate::table_id::{TableId, TableKey};
 use crate::transaction::expect::EXPECTED_ROWS_MIN;
-use crate::transaction::{Change, Observation, RangeObservation};
+use crate::transaction::{Change, Observation, ScanObservation};
 
 /// Attempts to read what others hold, before the conflict is reported.
 const READ_ATTEMPTS_MAX: u32 = 20;
@@ -38,8 +38,8 @@ const COMMIT_ATTEMPTS_MAX: u32 = 100;
 const ROWS_OBSERVED_MAX: usize = 64 << 10;
 /// Observations that are validated in one step; other coroutines run between two steps.
 const VALIDATED_AT_A_TIME: usize = 4 << 10;
-/// The same of ranges, each of which is validated at all partitions.
-const RANGES_AT_A_TIME: usize = 16;
+/// The same of scans: ranges are validated at all partitions, and spans have many buckets.
+const SCANS_AT_A_TIME: usize = 16;
 /// Bytes of memory that a key takes beside its own, in a set or map of keys.
 const KEY_OVERHEAD_BYTES: usize = 48;
 /// The same of a key with a value.
@@ -92,7 +92,8 @@ pub struct Deferred {
     /// Whether the last observation was made when all others had been, so that they all hold at its
     /// moment if the others are unchanged afterwards.
     ends_in_latest: bool,
-    ranges: Ranges,
+    /// What it has scanned and folded.
+    scans: Scans,
     /// Whether a scan barrier is set on tables before they are scanned.
     sets_barriers: bool,
     /// Keys that were read and are not there.
@@ -285,7 +286,7 @@ impl Deferred {
         let writes: usize = self.writes.values().map(BTreeMap::len).sum();
         let undo = self.undo.as_ref().map_or(0, Vec::len);
         self.observations.memory_bytes()
-            + self.ranges.memory_bytes()
+            + self.scans.memory_bytes()
             + self.absent_bytes
             + self.written_bytes
             + (writes + undo) * WRITE_OVERHEAD_BYTES
@@ -310,7 +311,7 @@ impl Deferred {
     #[must_use]
     pub fn depends_on(&self, table: TableId) -> bool {
         self.observations.iter().any(|seen| seen.table == table.0)
-            || self.ranges.iter().any(|range| range.table == table.0)
+            || self.scans.iter().any(|scan| scan.table() == table.0)
     }
 
     /// The first of the keys that it writes.
@@ -430,7 +431,7 @@ impl Deferred {
         coordinator.release_barriers();
         let observations = std::mem::take(&mut taken.observations);
         let observations = observations.into_sorted(|| _ = coordinator.give_way());
-        let ranges = std::mem::take(&mut taken.ranges).into_shared();
+        let scans = std::mem::take(&mut taken.scans).into_shared();
         for (table, rows) in taken.new_rows() {
             // A hint: what interrupts it, the commit learns.
             let _ = coordinator.expect_rows(table, rows);
@@ -438,7 +439,7 @@ impl Deferred {
         let mut waits = 0;
         loop {
             let result = unless_locked(coordinator, taken.attempts_max(), |coordinator| {
-                taken.write_all(coordinator, &observations, &ranges)
+                taken.write_all(coordinator, &observations, &scans)
             });
             match result {
                 Err(Abort::Conflict(Conflict::Barrier)) if waits < WAITS_MAX => waits += 1,
@@ -470,26 +471,26 @@ impl Deferred {
     /// The validation may take several steps, between which other coroutines run. The lease is held at its end, so that the node was
     /// a member when it read its own rows.
     fn revalidate(mut self, coordinator: &mut Coordinator<'_>) -> Result<(), Abort> {
-        if self.ends_in_latest && self.ranges.is_empty() {
+        if self.ends_in_latest && self.scans.is_empty() {
             self.observations.pop();
         }
         let attempts_max = self.attempts_max();
-        let ranges = std::mem::take(&mut self.ranges).into_shared();
+        let scans = std::mem::take(&mut self.scans).into_shared();
         let observations =
             std::mem::take(&mut self.observations).into_runs(|| _ = coordinator.give_way());
         let mut parts = observations.iter().flat_map(|run| run.chunks(VALIDATED_AT_A_TIME));
-        let mut range_parts = ranges.chunks(RANGES_AT_A_TIME);
+        let mut scan_parts = scans.chunks(SCANS_AT_A_TIME);
         loop {
-            let (part, range_part) = match (parts.next(), range_parts.next()) {
+            let (part, scan_part) = match (parts.next(), scan_parts.next()) {
                 (None, None) if self.times.epoch.is_none() => return Ok(()),
                 // Rows of this node were read and validated without a message.
                 (None, None) => return coordinator.hold_lease(),
-                (part, range_part) => (part.unwrap_or_default(), range_part.unwrap_or_default()),
+                (part, scan_part) => (part.unwrap_or_default(), scan_part.unwrap_or_default()),
             };
             unless_locked(coordinator, attempts_max, |coordinator| {
                 let transaction = coordinator.begin();
-                self.times.check(transaction, range_part)?;
-                transaction.revalidate(part, range_part)
+                self.times.check(transaction, scan_part)?;
+                transaction.revalidate(part, scan_part)
             })?;
             if part.len() == VALIDATED_AT_A_TIME {
                 coordinator.give_way();
@@ -502,15 +503,15 @@ impl Deferred {
         &self,
         coordinator: &mut Coordinator<'_>,
         observations: &[Observation],
-        ranges: &[Arc<RangeObservation>],
+        scans: &[Arc<ScanObservation>],
     ) -> Result<(), Abort> {
         let transaction = coordinator.begin();
-        self.times.check(transaction, ranges)?;
+        self.times.check(transaction, scans)?;
         if self.passes_reservations {
             transaction.pass_reservations();
         }
         observations.iter().for_each(|seen| transaction.observe(*seen));
-        ranges.iter().for_each(|range| transaction.observe_range(range));
+        scans.iter().for_each(|scan| transaction.observe_scan(scan));
         let writes =
             self.writes.iter().flat_map(|(table, writes)| writes.iter().map(move |w| (*table, w)));
         let mut numbered = Vec::new();

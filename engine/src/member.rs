@@ -22,6 +22,7 @@ use gannet_rpc::{BootClock, Clock, Endpoint, PacketReceiver, PacketSender, Waker
 use gannet_storage::{CommitLog, LogObserver};
 
 use crate::fence::{Fenced, WorkerLease};
+use crate::fold::FoldPrograms;
 use crate::node::Node;
 use crate::statistics::{ChangeCounts, NodeReport, PublishedStatistics, Statistics};
 use crate::worker::{Job, Worker, WorkerParts};
@@ -38,6 +39,7 @@ pub(crate) struct WorkerOptions {
     /// Seed of the random waits after conflicts.
     pub(crate) seed: u64,
     pub(crate) log_observer: Option<Arc<dyn LogObserver>>,
+    pub(crate) programs: FoldPrograms,
 }
 
 /// The clocks that a worker reads.
@@ -98,7 +100,7 @@ impl Member {
         sender: S,
         receiver: R,
     ) -> Worker<Fenced<S>, R> {
-        let WorkerOptions { workers, coroutines, seed, log_observer, .. } = &self.options;
+        let WorkerOptions { workers, coroutines, seed, log_observer, programs, .. } = &self.options;
         let jobs = Arc::clone(&self.workers[worker].jobs);
         let node = Arc::clone(&self.node);
         let worker = u16::try_from(worker).expect("a member has its number of workers");
@@ -123,6 +125,7 @@ impl Member {
             clock,
             time_of_day,
             seed: seed ^ number << 32,
+            programs: programs.clone(),
         })
     }
 

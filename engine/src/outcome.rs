@@ -86,6 +86,14 @@ pub enum Misuse {
         /// The key.
         key: RowKey,
     },
+    /// A primary does not know the program of a fold.
+    #[error(
+        "a node cannot fold table {table}: it does not know the program; set the same programs in every process"
+    )]
+    NoProgram {
+        /// Number of the table.
+        table: u32,
+    },
     /// The transaction's changes do not fit a commit record.
     #[error(
         "the transaction's changes take {bytes} bytes and a commit record at most {max}; split it"

@@ -13,6 +13,8 @@
 //! UNLOCK         u32 table | u32 bucket      | u16 partition | u16 0 | u64 key     | u64 owner | row key
 //! SCAN           u32 table | u32 rows        | u16 partition | u16 0 | u64 shape   | u64 owner | from | to
 //! COUNT          u32 table | u32 0           | u16 partition | u16 0 | u64 shape   | u64 owner | from | to
+//! FOLD           u32 table | u32 bucket      | u16 partition | u16 0 | u64 0       | u64 owner | program
+//! VALIDATE_SPAN  u32 table | u32 bucket      | u16 partition | u16 0 | u64 changes | u64 owner | u32 next bucket
 //! COPY           u32 table | u32 bucket      | u16 partition | u16 0 | u64 offset  | u64 owner
 //! RESERVE        u32 table | u32 hold, ms    | u16 waits     | u16 0 | u64 hash    | u64 holder
 //! RELEASE_ROW    u32 table | u32 0           | u16 0         | u16 0 | u64 hash    | u64 holder
@@ -25,7 +27,7 @@
 //!                u32 bytes of the record | u32 offset of the part | part of a commit record
 //!
 //! answer to READ and LOCK, where it has one: u64 version | value
-//! answer to SCAN: see `scan_page.rs`; to COPY, COUNT, RESERVE and WAITS_FOR: see `answer.rs`
+//! answer to SCAN: see `scan_page.rs`; to COPY, COUNT, FOLD, RESERVE and WAITS_FOR: see `answer.rs`
 //! ```
 //! The row key is that of a heap table, whose hash is the key; a fixed table has none. A LOCK in a heap
 //! table is answered without the value.
@@ -54,6 +56,8 @@ pub(crate) const RESERVE: u16 = 17;
 pub(crate) const RELEASE_ROW: u16 = 18;
 pub(crate) const WAITS_FOR: u16 = 19;
 pub(crate) const COUNT: u16 = 20;
+pub(crate) const FOLD: u16 = 21;
+pub(crate) const VALIDATE_SPAN: u16 = 22;
 
 /// Modes of LOCK.
 const UPDATE: u16 = 1;
@@ -93,7 +97,7 @@ pub(crate) enum Status {
     Granted = 4,
     /// LOCK for insert: the key is there, with version and value.
     Exists = 5,
-    /// READ, LOCK, SCAN, VALIDATE: another transaction holds the bucket. VALIDATE_RANGE, COUNT: another is about to add or remove a key. RESERVE:
+    /// READ, LOCK, SCAN, FOLD, VALIDATE: another transaction holds the bucket. VALIDATE_RANGE, COUNT: another is about to add or remove a key. RESERVE:
     /// another holds the row.
     Locked = 6,
     /// VALIDATE: another version, a row that has changed, or keys that have come or gone.
@@ -104,13 +108,13 @@ pub(crate) enum Status {
     Gap = 9,
     /// The request names a table, partition or bucket that the node does not have, or is malformed.
     Refused = 10,
-    /// READ, SCAN: the response is full; send the request again.
+    /// READ, SCAN, FOLD: the response is full; send the request again.
     Postponed = 11,
-    /// SCAN, COUNT: there may be more rows in the range behind those of the answer.
+    /// SCAN, COUNT, FOLD: there may be more rows in the range, or the partition, behind those of the answer.
     More = 12,
     /// LOCK: the partition has a scan barrier.
     Barrier = 13,
-    /// READ, LOCK, SCAN, COUNT, VALIDATE, SET_BARRIER, EXPECT, RESERVE: another node is primary of the partition, or is about to be.
+    /// READ, LOCK, SCAN, COUNT, FOLD, VALIDATE, SET_BARRIER, EXPECT, RESERVE: another node is primary of the partition, or is about to be.
     Moved = 14,
     /// EXPECT: buckets are split first.
     Crowded = 15,
@@ -276,6 +280,24 @@ table_request! {
         bucket: u32 = number,
         /// Of the first bucket's copy the bytes before this one are there.
         offset: u64 = word,
+    }
+}
+
+table_request! {
+    /// FOLD: buckets of a partition, from this one on; the program follows.
+    FoldBuckets {
+        partition: u16 = detail,
+        bucket: u32 = number,
+    }
+}
+
+table_request! {
+    /// VALIDATE_SPAN: buckets that were folded, from this one on; the first that was not follows.
+    ValidateSpan {
+        partition: u16 = detail,
+        bucket: u32 = number,
+        /// The sum of their counts.
+        changes: u64 = word,
     }
 }
 
@@ -509,6 +531,14 @@ mod tests {
         );
         assert_bytes(
             CopyBuckets { table, partition, bucket: 5, offset: 6, owner },
+            b"\x01\0\0\x01\x05\0\0\0\x03\x02\0\0\x06\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
+        );
+        assert_bytes(
+            FoldBuckets { table, partition, bucket: 5, owner },
+            b"\x01\0\0\x01\x05\0\0\0\x03\x02\0\0\0\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
+        );
+        assert_bytes(
+            ValidateSpan { table, partition, bucket: 5, changes: 6, owner },
             b"\x01\0\0\x01\x05\0\0\0\x03\x02\0\0\x06\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
         );
         assert_bytes(

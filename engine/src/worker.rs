@@ -39,6 +39,7 @@ use crate::control::{Control, Interruption, PrefetchQueue, WaitReason};
 use crate::coordinator::Coordinator;
 use crate::dead_locks::DeadLockPass;
 use crate::fence::WorkerLease;
+use crate::fold::FoldPrograms;
 use crate::giving_back::GivingBack;
 use crate::idle::Idle;
 use crate::lease::LeaseTerms;
@@ -50,10 +51,8 @@ use crate::transaction::Transaction;
 use crate::transaction::round::Round;
 use crate::view::{AdoptedView, View};
 
-/// Requests of a batch of packets that there is room for before the list grows.
+/// Requests of a batch of packets, and prefetches of local rows, that there is room for before the lists grow.
 const REQUESTS_EXPECTED: usize = 512;
-/// The same of prefetches of local rows.
-const PREFETCHES_EXPECTED: usize = 512;
 
 /// Work for a coroutine: runs on it from start to end.
 pub type Job = Box<dyn FnOnce(&mut Coordinator<'_>) + Send>;
@@ -89,6 +88,8 @@ pub struct WorkerParts<S, R> {
     pub time_of_day: Rc<dyn Clock>,
     /// Seed of its coordinators' random waits.
     pub seed: u64,
+    /// What the programs of folds mean.
+    pub programs: FoldPrograms,
 }
 
 /// One worker of a node; see the module's text.
@@ -134,12 +135,12 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     /// A worker whose coroutines wait for jobs.
     #[must_use]
     pub fn new(parts: WorkerParts<S, R>) -> Self {
-        let WorkerParts { node, endpoint, lease, log, .. } = parts;
+        let WorkerParts { node, endpoint, lease, log, programs, .. } = parts;
         let WorkerParts { worker, coroutines, jobs, clock, time_of_day, seed, .. } = parts;
         let log = Rc::new(RefCell::new(log));
         let view = node.view();
         let adopted = Rc::new(AdoptedView::new(Arc::clone(&view), coroutines));
-        let prefetches = Rc::new(PrefetchQueue::new(Vec::with_capacity(PREFETCHES_EXPECTED)));
+        let prefetches = Rc::new(PrefetchQueue::new(Vec::with_capacity(REQUESTS_EXPECTED)));
         let slots = (0..coroutines)
             .map(|coroutine| {
                 let epoch = view.configuration().epoch;
@@ -175,7 +176,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             has_ended: false,
             endpoint,
             lease,
-            participant: Participant::new(Arc::clone(&view), log, Rc::clone(&clock)),
+            participant: Participant::new(Arc::clone(&view), log, Rc::clone(&clock), programs),
             view,
             node,
             slots,

@@ -6,13 +6,14 @@
 //!
 //! Smaller models cover what is independent of the rest, each with its own rules and with tests that remove them:
 //! `model/lease.rs` has leases by clocks that drift, `model/slots.rs` log slots over several epochs, `model/rpc.rs` RPC slots,
-//! `model/rows.rs` conflicts by row, `model/leaves.rs` the ordered index of replicas, `model/moving.rs` copies that move, and
-//! `model/hand_over.rs` partitions that get another primary. `model/check.rs` explores these.
+//! `model/rows.rs` conflicts by row, `model/leaves.rs` the ordered index of replicas, `model/folds.rs` folds beside splits,
+//! `model/moving.rs` copies that move, and `model/hand_over.rs` partitions that get another primary. `model/check.rs` explores these.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod model {
     pub(crate) mod check;
     pub(crate) mod flush;
+    mod folds;
     mod hand_over;
     pub(crate) mod history;
     mod lease;

@@ -31,6 +31,7 @@ use crate::error::{Failure, SqlError};
 use crate::execute::BATCH_ROWS;
 use crate::execute::storages::Storages;
 use crate::execute::transaction::committed;
+use crate::fold;
 use crate::memory::{Budget, MemoryLimits, Pool};
 use crate::parser::Parser;
 use crate::plan::statement::Prepared;
@@ -165,6 +166,7 @@ impl Database {
     ) -> Result<Arc<Self>, SqlError> {
         let no_room = |error: ClusterError| SqlError::new("53200", error.to_string());
         let table = |name, rows| cluster.open_system_table(name, rows).map_err(no_room);
+        cluster.options().programs.set(fold::read);
         let aside = Arc::new(Aside::start()?);
         let streams = cluster.options().coroutines / COROUTINES_PER_STREAM;
         let spill = memory.spill.as_deref().map(Spill::open).transpose()?.map(Arc::new);

@@ -166,6 +166,7 @@ impl From<Misuse> for SqlError {
             Misuse::NotFound { .. }
             | Misuse::Exists { .. }
             | Misuse::NoSuchTable { .. }
+            | Misuse::NoProgram { .. }
             | Misuse::Row { .. }
             | Misuse::NoSuchRow
             | Misuse::Ended

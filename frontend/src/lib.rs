@@ -23,6 +23,7 @@ mod encoding;
 mod error;
 mod execute;
 mod expression;
+mod fold;
 mod memory;
 mod parser;
 mod plan;

@@ -443,6 +443,33 @@ impl<'a> Bucket<'a> {
         }
     }
 
+    /// Prefetches the rows that the main bucket's slots point to, and the first overflow bucket, once the main bucket has arrived.
+    pub(crate) fn prefetch_rows(&self) {
+        self.prefetch_rows_of(self.main_slots());
+        let next = next_of(self.words[SEQUENCE].load(Ordering::Relaxed));
+        if next != 0 {
+            self.arena.prefetch_line(next);
+        }
+    }
+
+    /// Prefetches the rows that the slots of the first overflow bucket point to, once it has arrived.
+    pub(crate) fn prefetch_overflow_rows(&self) {
+        let next = next_of(self.words[SEQUENCE].load(Ordering::Relaxed));
+        if next != 0 {
+            self.prefetch_rows_of(self.overflow_slots(self.overflow(next)));
+        }
+    }
+
+    fn prefetch_rows_of(&self, slots: Slots<'a>) {
+        let tags = slots.tags.load(Ordering::Relaxed);
+        for index in (0..slots.count).filter(|index| tags >> (8 * index) & 0xff != 0) {
+            let first = self.slot(slots, index).value_word() & LINK_MASK;
+            self.arena.prefetch_line(first);
+            // The second cell mostly lies behind the first.
+            self.arena.prefetch_line(first + 1);
+        }
+    }
+
     /// The numbers of the overflow buckets. The iterator ends when the bucket has changed since `sequence_word`: the link of a cell
     /// that was freed since may lead anywhere.
     #[inline(always)]

@@ -54,6 +54,12 @@ pub fn level_of(version: u64) -> u32 {
     (version >> LEVEL_SHIFT) as u32
 }
 
+/// The count in a version: it rises with each change of the bucket, splits included.
+#[inline(always)]
+pub(crate) fn count_of(version: u64) -> u64 {
+    version & ((1 << LEVEL_SHIFT) - 1)
+}
+
 /// Bits of the count that rows keep. A bucket that changes a million times a second has other counts for nine years.
 pub(crate) const STAMP_BITS: u32 = 48;
 

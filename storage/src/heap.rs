@@ -126,6 +126,15 @@ impl<'a> Row<'a> {
         }
     }
 
+    /// Appends key and value, as one.
+    pub(crate) fn copy(self, out: &mut Vec<u8>) {
+        let mut skip = STAMP_BYTES;
+        for (bytes, held) in self.parts() {
+            out.extend_from_slice(&bytes[CELL_LINK_BYTES..][skip.min(held)..held]);
+            skip = 0;
+        }
+    }
+
     /// When it was last written.
     pub(crate) fn stamp(self) -> u64 {
         let cell = self.arena.cell(self.first);

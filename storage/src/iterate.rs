@@ -126,8 +126,7 @@ impl Table {
                     }
                     TableKind::Heap | TableKind::Ordered => {
                         let row = Row::of(self.arena(), slot);
-                        row.copy_key(values);
-                        row.copy_value(values);
+                        row.copy(values);
                         (row.key_bytes(), row.stamp())
                     }
                 };

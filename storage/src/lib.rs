@@ -19,11 +19,14 @@ mod bucket;
 mod bucket_room;
 mod bucket_update;
 mod cells;
+#[cfg(all(test, not(loom)))]
+mod changing_rows;
 mod commit_log;
 mod commit_record;
 mod crowding;
 mod error;
 mod extents;
+mod fold;
 mod give_back;
 mod growth;
 mod heap;
@@ -56,6 +59,7 @@ pub use bucket_update::{BucketUpdate, BucketUpdateWriter, Item, Items, Malformed
 pub use commit_log::{CommitLog, LogObserver, RecordPart, Stored};
 pub use commit_record::{CommitRecord, CommitRecordWriter, RECORD_BYTES_MAX};
 pub use error::StorageError;
+pub use fold::{FoldedBucket, FoldedSpan};
 pub use growth::{Splitting, level_of};
 pub use heap::HEAP_VALUE_BYTES_MAX;
 #[cfg(feature = "mutants")]

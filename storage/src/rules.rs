@@ -49,6 +49,8 @@ gannet_rules::rules! {
     REMOVAL_MARKS,
     /// Both halves of a leaf that is split have its marks, and so has the leaf before one that vanishes.
     MARKS_OF_LEAVES,
+    /// A bucket that has changed since it was folded is noticed.
+    FOLDED_CHANGES,
     /// A reader follows a chain of overflow buckets only while its bucket is unchanged.
     UNCHANGED_CHAIN,
 }

@@ -223,6 +223,7 @@ impl AbortCode {
             | Misuse::ValueBytes { .. }
             | Misuse::Row { .. }
             | Misuse::NoSuchRow
+            | Misuse::NoProgram { .. }
             | Misuse::Ended
             | Misuse::CommitsItself => return None,
         })

@@ -10,10 +10,13 @@ use gannet_storage::Direction;
 
 use crate::coordinator::Coordinator;
 use crate::deferred::{Deferred, retried};
+use crate::fold::FoldRest;
 use crate::outcome::Abort;
 use crate::rows::Rows;
 use crate::table_id::TableId;
-use crate::transaction::{KeyRange, RangeObservation, ScanPage, is_inside};
+use crate::transaction::{
+    FoldPage, KeyRange, RangeObservation, ScanObservation, ScanPage, SpanObservation, is_inside,
+};
 
 /// Part of a scan's result.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,32 +27,51 @@ pub struct Page {
     pub rest: Option<KeyRange>,
 }
 
-/// Ranges that a transaction depends on.
+/// Spans that are looked at for the one that a part of a fold goes on with: there is one for each partition, mostly of as many.
+const SPANS_LOOKED_AT: usize = 64;
+
+/// Ranges and spans of buckets that a transaction depends on.
 #[derive(Default)]
-pub(super) struct Ranges {
-    observed: Vec<RangeObservation>,
+pub(super) struct Scans {
+    observed: Vec<ScanObservation>,
     /// Bytes that those take.
     bytes: usize,
 }
 
-impl Ranges {
-    fn push(&mut self, range: RangeObservation) {
-        self.bytes += range.memory_bytes();
-        self.observed.push(range);
+impl Scans {
+    fn push(&mut self, scan: ScanObservation) {
+        self.bytes += scan.memory_bytes();
+        self.observed.push(scan);
     }
 
     /// Adds a page of a scan in this direction, to the range before it if it goes on there.
     fn append(&mut self, page: RangeObservation, direction: Direction) {
-        let Some(last) = self.observed.last_mut() else { return self.push(page) };
+        let Some(last) = self.observed.last_mut() else {
+            return self.push(ScanObservation::Range(page));
+        };
         let before = last.memory_bytes();
-        let apart = last.append(page, direction);
+        let apart = match last {
+            ScanObservation::Range(range) => range.append(page, direction),
+            ScanObservation::Span(_) => Some(page),
+        };
         self.bytes = self.bytes - before + last.memory_bytes();
         if let Some(page) = apart {
-            self.push(page);
+            self.push(ScanObservation::Range(page));
         }
     }
 
-    pub(super) fn iter(&self) -> std::slice::Iter<'_, RangeObservation> {
+    /// Adds a part of a fold, to the part before it if there is one.
+    fn append_span(&mut self, part: SpanObservation) {
+        let is_appended = |scan: &mut ScanObservation| match scan {
+            ScanObservation::Span(span) => span.append(&part),
+            ScanObservation::Range(_) => false,
+        };
+        if !self.observed.iter_mut().rev().take(SPANS_LOOKED_AT).any(is_appended) {
+            self.push(ScanObservation::Span(part));
+        }
+    }
+
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, ScanObservation> {
         self.observed.iter()
     }
 
@@ -61,8 +83,8 @@ impl Ranges {
         self.bytes
     }
 
-    /// The ranges, for validations that share them.
-    pub(super) fn into_shared(self) -> Vec<Arc<RangeObservation>> {
+    /// The ranges and spans, for validations that share them.
+    pub(super) fn into_shared(self) -> Vec<Arc<ScanObservation>> {
         self.observed.into_iter().map(Arc::new).collect()
     }
 }
@@ -92,7 +114,7 @@ impl Deferred {
         self.observations.extend(observations);
         let scanned = range.up_to(complete_to.clone(), direction);
         let scanned = RangeObservation { table: table.number(), range: scanned, numbers };
-        self.ranges.append(scanned, direction);
+        self.scans.append(scanned, direction);
         self.ends_in_latest = false;
         let mut rows =
             self.with_own_writes(table, range, direction, (rows, complete_to.as_deref()));
@@ -121,7 +143,7 @@ impl Deferred {
         let counted = retried(coordinator, |coordinator| coordinator.begin().count(table, range))?;
         let (keys, counted) = counted;
         self.times.add_scan(coordinator.epoch(), coordinator.version());
-        self.ranges.push(counted);
+        self.scans.push(ScanObservation::Range(counted));
         self.ends_in_latest = false;
         let own = self.writes.get(&table).into_iter().flatten();
         let own = own.filter(|(key, _)| is_inside(key, range.bounds()));
@@ -130,6 +152,31 @@ impl Deferred {
             (false, Some(_)) => keys + 1,
             (true, Some(_)) | (false, None) => keys,
         }))
+    }
+
+    /// The results of a program on parts of what is left of a table, whose rows this transaction has not written: one round trip. The
+    /// parts are all the table when nothing is left.
+    ///
+    /// # Errors
+    /// As [`Self::scan`]; [`Misuse::NoProgram`](crate::Misuse::NoProgram) if a primary does not know the program.
+    pub fn fold(
+        &mut self,
+        coordinator: &mut Coordinator<'_>,
+        table: TableId,
+        program: &[u8],
+        rest: &mut FoldRest,
+    ) -> Result<Vec<Vec<u8>>, Abort> {
+        debug_assert!(!self.concerns(table), "own changes are not in the result");
+        if self.sets_barriers {
+            coordinator.set_barrier(table)?;
+        }
+        let page =
+            retried(coordinator, |coordinator| coordinator.begin().fold(table, program, rest));
+        let FoldPage { results, spans } = page?;
+        self.times.add_scan(coordinator.epoch(), coordinator.version());
+        spans.into_iter().for_each(|span| self.scans.append_span(span));
+        self.ends_in_latest = false;
+        Ok(results)
     }
 
     /// Reads rows that no other transaction can reach: commit does not validate them.
@@ -141,10 +188,10 @@ impl Deferred {
         read: impl FnOnce(&mut Self) -> Result<T, Abort>,
     ) -> Result<T, Abort> {
         let observations = std::mem::take(&mut self.observations);
-        let ranges = std::mem::take(&mut self.ranges);
+        let scans = std::mem::take(&mut self.scans);
         let ends_in_latest = self.ends_in_latest;
         let result = read(self);
-        (self.observations, self.ranges) = (observations, ranges);
+        (self.observations, self.scans) = (observations, scans);
         self.ends_in_latest = ends_in_latest;
         result
     }
@@ -195,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bytes_of_ranges_are_those_of_each() {
+    fn the_bytes_of_scans_are_those_of_each() {
         let page = |from: &[u8], to: &[u8], number| RangeObservation {
             table: 1,
             range: KeyRange {
@@ -204,7 +251,7 @@ mod tests {
             },
             numbers: vec![number; 16],
         };
-        let mut ranges = Ranges::default();
+        let mut scans = Scans::default();
         let pages = [
             page(b"a", b"bb", 7),
             page(b"bb", b"cccc", 7),
@@ -212,10 +259,11 @@ mod tests {
             page(b"x", b"y", 8),
         ];
         for (page, count) in pages.into_iter().zip([1, 1, 2, 3]) {
-            ranges.append(page, Direction::Ascending);
-            let bytes: usize = ranges.iter().map(RangeObservation::memory_bytes).sum();
-            assert_eq!((ranges.iter().len(), ranges.memory_bytes()), (count, bytes));
+            scans.append(page, Direction::Ascending);
+            let bytes: usize = scans.iter().map(ScanObservation::memory_bytes).sum();
+            assert_eq!((scans.iter().len(), scans.memory_bytes()), (count, bytes));
         }
-        assert_eq!(ranges.into_shared()[0].range, page(b"a", b"cccc", 7).range);
+        let first = ScanObservation::Range(page(b"a", b"cccc", 7));
+        assert_eq!(*scans.into_shared()[0], first);
     }
 }

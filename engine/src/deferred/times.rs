@@ -7,7 +7,7 @@ use std::sync::Arc;
 use gannet_rules::rule;
 
 use crate::outcome::{Abort, Conflict};
-use crate::transaction::{RangeObservation, Transaction};
+use crate::transaction::{ScanObservation, Transaction};
 
 /// When a transaction has read. The numbers of an index belong to one copy of a partition. Another copy may be the primary in the next
 /// epoch, or after a hand-over; so what was read in one epoch, or scanned at one primary, cannot be validated in another.
@@ -31,16 +31,16 @@ impl Times {
         self.scanned.get_or_insert(version);
     }
 
-    /// Whether a transaction can validate all that was read, and these ranges.
+    /// Whether a transaction can validate all that was read, and these scans.
     pub(super) fn check(
         mut self,
         transaction: &Transaction<'_>,
-        ranges: &[Arc<RangeObservation>],
+        scans: &[Arc<ScanObservation>],
     ) -> Result<(), Abort> {
         if self.epoch.is_some() {
             self.add(transaction.epoch());
         }
-        let version = self.scanned.filter(|_| rule!(SCANNED_PRIMARY) && !ranges.is_empty());
+        let version = self.scanned.filter(|_| rule!(SCANNED_PRIMARY) && !scans.is_empty());
         let has_moved = version.is_some_and(|it| transaction.was_any_handed_over_since(it));
         let is_possible = !self.are_several && !has_moved;
         if is_possible { Ok(()) } else { Err(Conflict::Reconfigured.into()) }

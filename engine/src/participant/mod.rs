@@ -7,6 +7,7 @@ mod backup;
 mod barrier;
 mod copy;
 mod expect;
+mod fold;
 mod lock;
 mod log;
 mod primary;
@@ -30,12 +31,14 @@ use std::sync::Arc;
 use gannet_rpc::{Clock, Handler, ResponseWriter};
 use gannet_rules::rule;
 use gannet_storage::{
-    BucketAddress, BucketSnapshot, BucketUpdate, CommitLog, Item, Key, Table, TableKind,
+    BucketAddress, BucketSnapshot, BucketUpdate, CommitLog, FoldedBucket, Item, Key, Table,
+    TableKind,
 };
 
+use crate::fold::{FoldCache, FoldPrograms};
 use crate::request::{
-    self, Barrier, CopyBuckets, Expect, LockRow, Read, Reserve, Scan, Status, TableRequest, Unlock,
-    Validate, ValidateMany, ValidateRange,
+    self, Barrier, CopyBuckets, Expect, FoldBuckets, LockRow, Read, Reserve, Scan, Status,
+    TableRequest, Unlock, Validate, ValidateMany, ValidateRange, ValidateSpan,
 };
 use crate::scan_page::PageWriter;
 use crate::view::View;
@@ -50,17 +53,27 @@ pub(crate) struct Participant {
     value: Vec<u8>,
     /// The page of a scan, on its way to a response.
     page: PageWriter,
-    /// A bucket, and units, on their way to a learner.
+    /// A bucket, and units, on their way to a learner, or the result of a fold.
     snapshot: BucketSnapshot,
     units: Vec<u8>,
+    programs: FoldCache,
+    /// A bucket whose rows are folded.
+    folded: FoldedBucket,
 }
 
 impl Participant {
-    pub(crate) fn new(view: Arc<View>, log: Rc<RefCell<CommitLog>>, clock: Rc<dyn Clock>) -> Self {
+    pub(crate) fn new(
+        view: Arc<View>,
+        log: Rc<RefCell<CommitLog>>,
+        clock: Rc<dyn Clock>,
+        programs: FoldPrograms,
+    ) -> Self {
         Self {
             view,
             log,
             clock,
+            programs: FoldCache::new(programs),
+            folded: FoldedBucket::default(),
             value: Vec::new(),
             page: PageWriter::default(),
             snapshot: BucketSnapshot::default(),
@@ -183,6 +196,18 @@ impl Participant {
                 };
                 (Action::ValidateRows, target(payload, partition))
             }
+            request::FOLD => {
+                let order = |FoldBuckets { table, partition, .. }, _: &[u8]| {
+                    self.order_target(table, partition)
+                };
+                (Action::Fold, target(payload, order))
+            }
+            request::VALIDATE_SPAN => {
+                let order = |ValidateSpan { table, partition, .. }, _: &[u8]| {
+                    self.order_target(table, partition)
+                };
+                (Action::ValidateSpan, target(payload, order))
+            }
             request::VALIDATE_RANGE => {
                 let order = |ValidateRange { table, partition, .. }, _: &[u8]| {
                     self.order_target(table, partition)
@@ -232,6 +257,7 @@ impl Participant {
                     | request::VALIDATE_MANY
                     | request::VALIDATE_ROWS
                     | request::VALIDATE_RANGE
+                    | request::VALIDATE_SPAN
             );
             return Prepared::of_no_bucket(if is_validated { Action::Move } else { Action::Leave });
         }
@@ -251,7 +277,12 @@ impl Participant {
                 request::VALIDATE_ROWS => {
                     table.has_partition(partition) && kind_of_table != TableKind::Fixed
                 }
-                request::SCAN | request::COUNT | request::VALIDATE_RANGE | request::SET_BARRIER => {
+                request::SCAN
+                | request::COUNT
+                | request::FOLD
+                | request::VALIDATE_RANGE
+                | request::VALIDATE_SPAN
+                | request::SET_BARRIER => {
                     table.has_partition(partition) && kind_of_table == TableKind::Ordered
                 }
                 _ => false,
@@ -330,6 +361,8 @@ pub(crate) enum Action {
     Primary,
     Unlock,
     Scan,
+    Fold,
+    ValidateSpan,
     ValidateRows,
     ValidateRange,
     SetBarrier,
@@ -463,6 +496,8 @@ impl Handler for Participant {
             Action::Unlock => self.unlock(&prepared, payload, response),
             Action::Scan => self.scan(payload, response),
             Action::Count => self.count(payload, response),
+            Action::Fold => self.fold(payload, response),
+            Action::ValidateSpan => self.validate_span(payload, response),
             Action::Reserve => self.reserve(payload, response),
             Action::ReleaseRow => self.release_row(payload, response),
             Action::WaitsFor => self.waits_for(payload, response),

@@ -18,7 +18,7 @@ use gannet_storage::{Key, LockMode};
 
 use crate::outcome::{Abort, Misuse, RowProblem};
 use crate::row_key::RowKey;
-use crate::transaction::RangeObservation;
+use crate::transaction::ScanObservation;
 
 /// A row of the read or write set, as its transaction names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,8 +98,8 @@ pub(super) struct AccessSet {
     pub(super) rows: Vec<Row>,
     /// Rows before this one are executed.
     pub(super) executed: usize,
-    /// Ranges of ordered tables that were scanned.
-    pub(super) ranges: Vec<Arc<RangeObservation>>,
+    /// Ranges of ordered tables and spans of buckets that were scanned.
+    pub(super) scanned: Vec<Arc<ScanObservation>>,
     /// The rows' values, and keys of heap tables; bytes of earlier transactions until they are
     /// overwritten.
     pub(super) values: Vec<u8>,
@@ -112,7 +112,7 @@ impl AccessSet {
     #[inline(always)]
     pub(super) fn clear(&mut self) {
         self.rows.clear();
-        self.ranges.clear();
+        self.scanned.clear();
         self.executed = 0;
         self.values_used = 0;
     }

@@ -22,6 +22,7 @@ pub(crate) mod copy;
 mod count;
 mod execute;
 pub(crate) mod expect;
+mod fold;
 mod heap;
 mod local;
 mod log;
@@ -51,12 +52,13 @@ use crate::table_id::TableId;
 pub use crate::transaction::access_set::RowId;
 use crate::transaction::access_set::{AccessSet, Row, RowState};
 use crate::transaction::buckets::BucketGroup;
+pub(crate) use crate::transaction::fold::{FoldPage, SpanObservation};
 pub use crate::transaction::heap::Change;
 pub(crate) use crate::transaction::heap::Observation;
 use crate::transaction::log::Record;
 use crate::transaction::round::{Interrupted, Round};
 pub use crate::transaction::scan::KeyRange;
-pub(crate) use crate::transaction::scan::{RangeObservation, ScanPage, is_inside};
+pub(crate) use crate::transaction::scan::{RangeObservation, ScanObservation, ScanPage, is_inside};
 use crate::view::{AdoptedView, View};
 
 /// Bytes of values and records that a coroutine keeps from one transaction to the next.
@@ -408,7 +410,7 @@ impl<'s> Transaction<'s> {
         if self.set.executed < self.set.rows.len() || self.doom.is_some() {
             self.execute()?;
         }
-        if let ([Row { mode: None, .. }], []) = (&self.set.rows[..], &self.set.ranges[..]) {
+        if let ([Row { mode: None, .. }], []) = (&self.set.rows[..], &self.set.scanned[..]) {
             // One read of one bucket is a snapshot by itself.
             return Ok(());
         }

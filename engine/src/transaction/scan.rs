@@ -17,7 +17,7 @@ use crate::request::{self, Scan, Status, TableRequest};
 use crate::rows::{RowSpan, Rows};
 use crate::scan_page::{PageReader, ROW_HEADER_BYTES, encode_shape};
 use crate::table_id::TableId;
-use crate::transaction::{Observation, Transaction};
+use crate::transaction::{Observation, SpanObservation, Transaction};
 
 /// The keys of a scan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,16 +100,38 @@ impl RangeObservation {
         None
     }
 
-    /// Bytes that it takes.
-    pub(crate) fn memory_bytes(&self) -> usize {
+    /// Bytes that it takes beside its own.
+    fn bytes_apart(&self) -> usize {
         let bytes_of = |bound: &Bound<Vec<u8>>| match bound {
             Bound::Included(key) | Bound::Excluded(key) => key.len(),
             Bound::Unbounded => 0,
         };
-        size_of::<Self>()
-            + 8 * self.numbers.len()
-            + bytes_of(&self.range.from)
-            + bytes_of(&self.range.to)
+        8 * self.numbers.len() + bytes_of(&self.range.from) + bytes_of(&self.range.to)
+    }
+}
+
+/// What a transaction has scanned or folded, and depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ScanObservation {
+    Range(RangeObservation),
+    Span(SpanObservation),
+}
+
+impl ScanObservation {
+    pub(crate) fn table(&self) -> u32 {
+        match self {
+            Self::Range(range) => range.table,
+            Self::Span(span) => span.table,
+        }
+    }
+
+    /// Bytes that it takes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let apart = match self {
+            Self::Range(range) => range.bytes_apart(),
+            Self::Span(_) => 0,
+        };
+        size_of::<Self>() + apart
     }
 }
 
@@ -158,15 +180,15 @@ enum Answer {
 }
 
 impl Transaction<'_> {
-    /// Adds to the read set a range that was scanned earlier; see [`Self::observe`].
-    pub(crate) fn observe_range(&mut self, range: &Arc<RangeObservation>) {
+    /// Adds to the read set what was scanned earlier; see [`Self::observe`].
+    pub(crate) fn observe_scan(&mut self, scanned: &Arc<ScanObservation>) {
         if self.check_all_partitions().is_err() {
             return;
         }
-        if self.view.kept_table(range.table).is_none() {
+        if self.view.kept_table(scanned.table()).is_none() {
             return self.doom(Conflict::Changed);
         }
-        self.set.ranges.push(Arc::clone(range));
+        self.set.scanned.push(Arc::clone(scanned));
     }
 
     /// The first rows of a range, at most `limit`, or fewer if they are large: one round trip.

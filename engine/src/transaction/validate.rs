@@ -4,7 +4,7 @@
 //! VALIDATE, VALIDATE_MANY: have the buckets their versions?  ── yes ──▶ valid
 //!        │ no
 //! VALIDATE_ROWS: have the rows changed, in tables whose rows have stamps?
-//! VALIDATE_RANGE: have keys come or gone in the ranges that were scanned?
+//! VALIDATE_RANGE: have keys come or gone in the ranges that were scanned?   VALIDATE_SPAN: have buckets that were folded changed?
 //! ```
 //! *Source*: FaSST section 5, step 2; `docs/protocol.md`, "Conflicts by row". Buckets that this transaction holds cannot have changed
 //! since they were locked. That they had not changed before is rule C2, checked in `buckets.rs`, or else here by row.
@@ -20,7 +20,7 @@ use crate::request::{
     push_row_version,
 };
 use crate::scan_page::encode_shape;
-use crate::transaction::{Observation, RangeObservation, Transaction, local};
+use crate::transaction::{Observation, RangeObservation, ScanObservation, Transaction, local};
 
 /// Whether a validation has found a change.
 fn is_change(result: &Result<(), Abort>) -> bool {
@@ -35,7 +35,7 @@ impl Transaction<'_> {
     pub(super) fn validate(&mut self) -> Result<(), Abort> {
         // One observation of one bucket is a snapshot by itself; what a scan has not found is not.
         let is_snapshot = self.scratch.held.len() + self.scratch.read.len() <= 1
-            && self.set.ranges.is_empty()
+            && self.set.scanned.is_empty()
             && !self.scratch.are_doubtful;
         // Without C1, what was read is validated already, in execute.
         let validates = !is_snapshot && rule!(READ_VALIDATION) && rule!(C1);
@@ -52,7 +52,7 @@ impl Transaction<'_> {
         result
     }
 
-    /// Validates the buckets that were only read, and the ranges that were scanned. `by_row`, all rows with stamps instead of their buckets.
+    /// Validates the buckets that were only read, and what was scanned. `by_row`, all rows with stamps instead of their buckets.
     pub(super) fn validate_groups(&mut self, by_row: bool) -> Result<(), Abort> {
         let Self { view, set, scratch, round, owner, .. } = self;
         round.begin()?;
@@ -80,32 +80,45 @@ impl Transaction<'_> {
             let rows = self.stamped_reads();
             self.validate_observations(&rows, true)?;
         }
-        let ranges = std::mem::take(&mut self.set.ranges);
-        let sent = self.validate_ranges(&ranges);
-        self.set.ranges = ranges;
+        let scanned = std::mem::take(&mut self.set.scanned);
+        let sent = self.validate_scans(&scanned);
+        self.set.scanned = scanned;
         sent?;
         self.end_validation()
     }
 
-    /// Sends the validations of ranges that were scanned.
-    fn validate_ranges(&mut self, ranges: &[Arc<RangeObservation>]) -> Result<(), Abort> {
+    /// Sends the validations of what was scanned.
+    fn validate_scans(&mut self, scanned: &[Arc<ScanObservation>]) -> Result<(), Abort> {
+        for scanned in scanned {
+            match &**scanned {
+                ScanObservation::Range(range) => self.validate_range(range)?,
+                ScanObservation::Span(span) => {
+                    let Self { view, round, scratch, owner, .. } = self;
+                    span.encode(*owner, &mut scratch.message);
+                    let primary = view.configuration().primary(span.partition);
+                    round.request(primary, request::VALIDATE_SPAN, &scratch.message)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_range(&mut self, range: &RangeObservation) -> Result<(), Abort> {
         let Self { view, round, scratch, owner, .. } = self;
         if !rule!(RANGE_VALIDATION) {
             return Ok(());
         }
-        for range in ranges {
-            let mut bounds = Vec::new();
-            let shape = encode_shape(range.range.bounds(), Direction::Ascending, &mut bounds);
-            for (partition, number) in (0..).zip(&range.numbers) {
-                let request = ValidateRange { table: range.table, partition, shape, owner: *owner };
-                let message = &mut scratch.message;
-                message.clear();
-                message.extend_from_slice(&request.encode());
-                message.extend_from_slice(&number.to_le_bytes());
-                message.extend_from_slice(&bounds);
-                let primary = view.configuration().primary(partition);
-                round.request(primary, request::VALIDATE_RANGE, message)?;
-            }
+        let mut bounds = Vec::new();
+        let shape = encode_shape(range.range.bounds(), Direction::Ascending, &mut bounds);
+        for (partition, number) in (0..).zip(&range.numbers) {
+            let request = ValidateRange { table: range.table, partition, shape, owner: *owner };
+            let message = &mut scratch.message;
+            message.clear();
+            message.extend_from_slice(&request.encode());
+            message.extend_from_slice(&number.to_le_bytes());
+            message.extend_from_slice(&bounds);
+            let primary = view.configuration().primary(partition);
+            round.request(primary, request::VALIDATE_RANGE, message)?;
         }
         Ok(())
     }
@@ -131,13 +144,13 @@ impl Transaction<'_> {
     pub(crate) fn revalidate(
         &mut self,
         observations: &[Observation],
-        ranges: &[Arc<RangeObservation>],
+        scanned: &[Arc<ScanObservation>],
     ) -> Result<(), Abort> {
-        let valid = self.check_observed(observations, ranges).and_then(|()| {
-            let result = self.revalidate_all(observations, ranges, false);
+        let valid = self.check_observed(observations, scanned).and_then(|()| {
+            let result = self.revalidate_all(observations, scanned, false);
             let has_stamps = |seen: &Observation| self.view.has_stamps(seen.table);
             if is_change(&result) && observations.iter().any(has_stamps) {
-                return self.revalidate_all(observations, ranges, true);
+                return self.revalidate_all(observations, scanned, true);
             }
             result
         });
@@ -149,17 +162,17 @@ impl Transaction<'_> {
     fn check_observed(
         &self,
         observations: &[Observation],
-        ranges: &[Arc<RangeObservation>],
+        scanned: &[Arc<ScanObservation>],
     ) -> Result<(), Abort> {
         let configuration = self.view.configuration();
         let partitions = observations.iter().map(|seen| seen.partition);
         let lost = partitions.filter(|partition| configuration.is_lost(*partition));
-        let lost_anywhere = configuration.lost_partitions().filter(|_| !ranges.is_empty());
+        let lost_anywhere = configuration.lost_partitions().filter(|_| !scanned.is_empty());
         if let Some(partition) = lost.chain(lost_anywhere).next() {
             return Err(Failure::Lost { partition }.into());
         }
         let tables = observations.iter().map(|seen| seen.table);
-        let mut tables = tables.chain(ranges.iter().map(|range| range.table));
+        let mut tables = tables.chain(scanned.iter().map(|scanned| scanned.table()));
         if tables.any(|table| self.view.kept_table(table).is_none()) {
             return Err(Conflict::Changed.into());
         }
@@ -169,14 +182,14 @@ impl Transaction<'_> {
     fn revalidate_all(
         &mut self,
         observations: &[Observation],
-        ranges: &[Arc<RangeObservation>],
+        scanned: &[Arc<ScanObservation>],
         by_row: bool,
     ) -> Result<(), Abort> {
         self.round.begin()?;
         if rule!(READ_VALIDATION) {
             self.validate_observations(observations, by_row)?;
         }
-        self.validate_ranges(ranges)?;
+        self.validate_scans(scanned)?;
         self.end_validation()
     }
 

@@ -113,27 +113,42 @@ pub(crate) fn decode(
     wanted: &Wanted,
     missing: &[Value],
 ) -> Result<Vec<Value>, SqlError> {
-    decode_inner(bytes, wanted, missing)
+    let mut row = Vec::new();
+    decode_into(bytes, wanted, missing, &mut row)?;
+    Ok(row)
+}
+
+/// As [`decode`], in the place of another row of the table, of which the same columns were wanted, or of none.
+///
+/// # Errors
+/// As [`decode`].
+pub(crate) fn decode_into(
+    bytes: &[u8],
+    wanted: &Wanted,
+    missing: &[Value],
+    row: &mut Vec<Value>,
+) -> Result<(), SqlError> {
+    if row.len() != missing.len() {
+        row.clear();
+        row.resize(missing.len(), Value::Null);
+    }
+    decode_inner(bytes, wanted, missing, row)
         .ok_or_else(|| SqlError::new("XX001", "a stored row is malformed"))
 }
 
-fn decode_inner(bytes: &[u8], wanted: &Wanted, missing: &[Value]) -> Option<Vec<Value>> {
+fn decode_inner(bytes: &[u8], wanted: &Wanted, missing: &[Value], row: &mut [Value]) -> Option<()> {
     let mut reader = Reader { rest: bytes };
     let count = usize::try_from(reader.varint()?).ok()?;
-    if count > missing.len() {
-        return None;
-    }
-    let mut row = Vec::with_capacity(missing.len());
-    for column in 0..count {
+    let (there, lacking) = row.split_at_mut_checked(count)?;
+    for (column, value) in there.iter_mut().enumerate() {
         if wanted.has(column) {
-            row.push(reader.value()?);
+            *value = reader.value()?;
         } else {
             reader.skip()?;
-            row.push(Value::Null);
         }
     }
-    row.extend_from_slice(&missing[count..]);
-    reader.rest.is_empty().then_some(row)
+    lacking.clone_from_slice(&missing[count..]);
+    reader.rest.is_empty().then_some(())
 }
 
 /// The values of a row that lacks none.

@@ -29,6 +29,8 @@ pub(super) struct Aggregation<'p> {
     input: Option<Box<dyn Operator + 'p>>,
     keys: &'p [Expression],
     aggregates: &'p [Aggregate],
+    /// Whether the rows of the input are keys and states of parts of groups.
+    has_states: bool,
     groups: btree_map::IntoIter<Vec<u8>, Group>,
     charge: Charge,
     /// For each aggregate with DISTINCT or an order, its values.
@@ -58,11 +60,23 @@ impl<'p> Aggregation<'p> {
             input: Some(input),
             keys,
             aggregates,
+            has_states: false,
             groups: BTreeMap::new().into_iter(),
             charge: Charge::default(),
             values: Vec::new(),
             others: Partitions::default(),
         }
+    }
+
+    /// As [`Self::new`], of an input whose rows are states of parts of groups (`fold/partial`).
+    pub(super) fn of_states(
+        input: Box<dyn Operator + 'p>,
+        keys: &'p [Expression],
+        aggregates: &'p [Aggregate],
+    ) -> Self {
+        let mut aggregation = Self::new(input, keys, aggregates);
+        aggregation.has_states = true;
+        aggregation
     }
 
     fn group(&self, keys: Row) -> Group {
@@ -82,6 +96,14 @@ impl<'p> Aggregation<'p> {
         row: &Row,
         context: &mut Context<'_, '_>,
     ) -> Result<(), Failure> {
+        if self.has_states {
+            let (parts, _) = row[self.keys.len()..].as_chunks::<2>();
+            for (state, part) in group.states.iter_mut().zip(parts) {
+                let kept = state.merge(part.clone())?;
+                self.charge.add(context.budget(), kept)?;
+            }
+            return Ok(());
+        }
         let values = self.values.iter_mut().zip(&mut group.states);
         for (aggregate, (values, state)) in self.aggregates.iter().zip(values) {
             if !context.holds(aggregate.filter.as_ref(), row)? {
@@ -133,7 +155,7 @@ impl<'p> Aggregation<'p> {
         self.values = self.aggregates.iter().map(Values::new).collect();
         if self.keys.is_empty() {
             // Without GROUP BY there is one row, even for an empty input.
-            groups.insert(Vec::new(), self.group(Vec::new()));
+            groups.insert(row_key(&[]), self.group(Vec::new()));
         }
         while let Some(batch) = input.next(context)? {
             for row in batch {

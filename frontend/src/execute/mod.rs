@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! scan  operator  join  sort  sets
-//! aggregate  distinct  window          rows: each operator gives batches
+//! aggregate  fold  distinct  window          rows: each operator gives batches
 //! runs                                 merges sorted rows, in memory and in files
 //! partitions                           rows in files by the hash of a key
 //! pace                                 checks that operators yield
@@ -30,6 +30,7 @@ mod context;
 pub(crate) mod copy;
 pub(crate) mod define;
 mod distinct;
+mod fold;
 mod gather;
 mod join;
 pub(crate) mod online;

@@ -21,7 +21,7 @@ const QUOTIENT_DIGITS_MIN: i32 = 16;
 pub(super) const SCALE_MAX: u32 = 28;
 
 /// An operator of two operands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) enum Operator {
     Add,
     Subtract,

@@ -18,7 +18,7 @@ const MICROS_PER_SECOND: i64 = 1_000_000;
 const SECONDS_1970_TO_2000: i32 = 946_684_800;
 
 /// A duration; its parts are added one after the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Interval {
     pub(crate) months: i64,
     pub(crate) days: i64,

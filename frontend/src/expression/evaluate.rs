@@ -41,8 +41,8 @@ pub(crate) trait Environment {
     fn next_value(&mut self, counter: u32) -> Result<i64, Failure>;
     /// What became of the transaction under a token.
     fn token_outcome(&mut self, token: &str) -> Result<&'static str, Failure>;
-    /// The statement's time, the session's user, the catalog.
-    fn facts(&self) -> &Facts;
+    /// The statement's time, the session's user, the catalog; None where there is no session.
+    fn facts(&self) -> Option<&Facts>;
     /// The budget for large values; None where large values cannot occur.
     fn budget(&self) -> Option<&Arc<Budget>> {
         None
@@ -533,18 +533,21 @@ fn call(
     if called.is_strict() && arguments.iter().any(Value::is_null) {
         return Ok(Value::Null);
     }
-    if called == Function::RegexpReplace {
-        let facts = environment.facts().clone();
-        return environment.aside(Box::new(move |abandoned| {
-            function::regexp_replace(&arguments, &facts, abandoned).map(Value::Text)
-        }));
+    match environment.facts() {
+        Some(facts) if called == Function::RegexpReplace => {
+            let facts = facts.clone();
+            environment.aside(Box::new(move |abandoned| {
+                function::regexp_replace(&arguments, &facts, abandoned).map(Value::Text)
+            }))
+        }
+        Some(facts) if is_long(called, &arguments) => {
+            let facts = facts.clone();
+            environment.aside(Box::new(move |_| {
+                function::call(called, data_type, arguments, Some(&facts))
+            }))
+        }
+        facts => Ok(function::call(called, data_type, arguments, facts)?),
     }
-    if is_long(called, &arguments) {
-        let facts = environment.facts().clone();
-        return environment
-            .aside(Box::new(move |_| function::call(called, data_type, arguments, &facts)));
-    }
-    Ok(function::call(called, data_type, arguments, environment.facts())?)
 }
 
 /// Whether a call may hold a worker's thread for too long.

@@ -38,7 +38,7 @@ pub(crate) struct Facts {
 }
 
 /// A scalar function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) enum Function {
     Abs,
     Negate,
@@ -109,7 +109,9 @@ pub(crate) enum Function {
     CurrentSetting,
     BackendPid,
     TypeOf,
+    #[serde(skip)]
     Array(ArrayFunction, Element),
+    #[serde(skip)]
     System(system::SystemFunction),
 }
 
@@ -138,17 +140,19 @@ impl Function {
 /// The result of a function; the arguments have the types of its signature.
 ///
 /// # Errors
-/// Those of the function.
+/// Those of the function; SQLSTATE 0A000 where it depends on facts and there are none.
 pub(crate) fn call(
     function: Function,
     data_type: DataType,
     arguments: Vec<Value>,
-    facts: &Facts,
+    facts: Option<&Facts>,
 ) -> Result<Value, SqlError> {
     match function {
-        Function::Concat => Ok(Value::Text(concat(&arguments, "", facts)?)),
+        Function::Concat => Ok(Value::Text(concat(&arguments, "", known(facts)?)?)),
         Function::ConcatWithSeparator => Ok(match &arguments[0] {
-            Value::Text(separator) => Value::Text(concat(&arguments[1..], separator, facts)?),
+            Value::Text(separator) => {
+                Value::Text(concat(&arguments[1..], separator, known(facts)?)?)
+            }
             _ => Value::Null,
         }),
         Function::NullIf => {
@@ -160,14 +164,20 @@ pub(crate) fn call(
         Function::Shown => Ok(Value::Text(arguments[0].to_text(data_type))),
         Function::Greatest => Ok(extreme(arguments, data_type, true)),
         Function::Least => Ok(extreme(arguments, data_type, false)),
-        Function::Array(function, element) => array::call(function, element, &arguments, facts),
-        Function::System(function) => system::call(function, &arguments, facts),
+        Function::Array(function, element) => {
+            array::call(function, element, &arguments, known(facts)?)
+        }
+        Function::System(function) => system::call(function, &arguments, known(facts)?),
         _ => match arguments.first() {
             Some(Value::Text(_)) => text_call(function, data_type, &arguments, facts),
-            None => session_call(function, facts),
+            None => session_call(function, known(facts)?),
             _ => number_call(function, data_type, &arguments),
         },
     }
+}
+
+fn known(facts: Option<&Facts>) -> Result<&Facts, SqlError> {
+    facts.ok_or_else(|| SqlError::unsupported("a function of the session where the rows are"))
 }
 
 fn concat(arguments: &[Value], separator: &str, facts: &Facts) -> Result<String, SqlError> {
@@ -405,7 +415,7 @@ fn text_call(
     function: Function,
     data_type: DataType,
     arguments: &[Value],
-    facts: &Facts,
+    facts: Option<&Facts>,
 ) -> Result<Value, SqlError> {
     let first = text(arguments, 0);
     Ok(Value::Text(match function {
@@ -416,10 +426,12 @@ fn text_call(
         Function::Initcap => initcap(first),
         Function::Substring => substring(first, arguments)?,
         Function::Trim | Function::TrimLeft | Function::TrimRight => trim(function, arguments),
-        Function::Replace => replace([first, text(arguments, 1), text(arguments, 2)], facts)?,
+        Function::Replace => {
+            replace([first, text(arguments, 1), text(arguments, 2)], known(facts)?)?
+        }
         Function::Left | Function::Right => side(function, first, small(arguments, 1)),
-        Function::PadLeft | Function::PadRight => pad(function, arguments, facts)?,
-        Function::Repeat => repeat(first, small(arguments, 1), facts)?,
+        Function::PadLeft | Function::PadRight => pad(function, arguments, known(facts)?)?,
+        Function::Repeat => repeat(first, small(arguments, 1), known(facts)?)?,
         Function::Reverse => first.chars().rev().collect(),
         Function::Position => {
             let place = first.find(text(arguments, 1));
@@ -433,10 +445,12 @@ fn text_call(
         }
         Function::QuoteIdentifier => quote_identifier(first),
         Function::QuoteLiteral => format!("'{}'", first.replace('\'', "''")),
-        Function::RegexpReplace => regexp_replace(arguments, facts, &AtomicBool::new(false))?,
+        Function::RegexpReplace => {
+            regexp_replace(arguments, known(facts)?, &AtomicBool::new(false))?
+        }
         Function::CurrentSetting => {
             let name = first.to_ascii_lowercase();
-            facts.settings.get(&name).cloned().ok_or_else(|| {
+            known(facts)?.settings.get(&name).cloned().ok_or_else(|| {
                 let message = format!("unrecognized configuration parameter \"{first}\"");
                 SqlError::new("42704", message)
             })?

@@ -73,7 +73,7 @@ pub(crate) enum Expression {
 }
 
 /// A comparison operator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) enum Comparison {
     Equal,
     NotEqual,

@@ -38,7 +38,7 @@ const BYTES_BETWEEN_CHECKS: usize = 4 << 20;
 const SEARCH_MAX: usize = 1 << 36;
 
 /// The syntax of a pattern.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) enum Syntax {
     /// `%` and `_`, with an escape character if there is one.
     Like(Option<char>),

@@ -111,8 +111,8 @@ impl Environment for Nothing {
     fn token_outcome(&mut self, _: &str) -> Result<&'static str, Failure> {
         Err(SqlError::unsupported("the outcome of a token in a constant").into())
     }
-    fn facts(&self) -> &Facts {
-        unreachable!("constants do not depend on the session")
+    fn facts(&self) -> Option<&Facts> {
+        None
     }
     fn check(&mut self) -> Result<(), Failure> {
         Ok(())

@@ -59,8 +59,8 @@ impl Lines {
                 format!("Lookup Join{}", if *keep_left { " (left)" } else { "" })
             }
             Node::Join(join) => join_text(join),
-            Node::Aggregate { keys, .. } if keys.is_empty() => "Aggregate".to_owned(),
-            Node::Aggregate { keys, .. } => format!("Group Aggregate by {} keys", keys.len()),
+            Node::Aggregate { keys, .. } => aggregate_text(keys),
+            Node::Fold(fold) => aggregate_text(&fold.keys),
             Node::Sort { limit: Some(_), .. } => "Top Sort".to_owned(),
             Node::Sort { .. } => "Sort".to_owned(),
             Node::Limit { .. } => "Limit".to_owned(),
@@ -80,6 +80,10 @@ impl Lines {
         self.subqueries(node, level);
         for input in node.inputs() {
             self.node(input, level + 1);
+        }
+        if let Node::Fold(fold) = node {
+            let scan = scan_text(&fold.scan, None);
+            self.push(level + 1, format!("Partial Aggregate at Primaries by {scan}"));
         }
         if let Node::Lookup { left, scan, .. } = node {
             self.push(level + 1, scan_text(scan, Some(left)));
@@ -104,6 +108,13 @@ impl Lines {
             self.node(&query.subquery.node, level + 2);
         }
         expression.parts().into_iter().for_each(|part| self.expression(part, level));
+    }
+}
+
+fn aggregate_text(keys: &[Expression]) -> String {
+    match keys.len() {
+        0 => "Aggregate".to_owned(),
+        keys => format!("Group Aggregate by {keys} keys"),
     }
 }
 

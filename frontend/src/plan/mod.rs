@@ -47,6 +47,8 @@ use crate::encoding::row::Wanted;
 use crate::error::SqlError;
 use crate::expression::Expression;
 use crate::expression::aggregate::Aggregate;
+use crate::fold::is_portable;
+use crate::fold::partial::has_parts;
 use crate::session::Column;
 use crate::value::{DataType, Value};
 
@@ -143,6 +145,8 @@ pub(crate) enum Node {
         keys: Vec<Expression>,
         aggregates: Vec<Aggregate>,
     },
+    /// The same of all rows of a table, computed where the rows are.
+    Fold(Box<Fold>),
     Sort {
         input: Box<Node>,
         keys: Vec<SortKey>,
@@ -206,6 +210,32 @@ pub(crate) struct Scan {
     pub(crate) with_key: bool,
     /// Whether its rows are reserved.
     pub(crate) reserves: Option<Reserve>,
+}
+
+/// Groups and aggregates of a full scan.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Fold {
+    pub(crate) scan: Scan,
+    pub(crate) keys: Vec<Expression>,
+    pub(crate) aggregates: Vec<Aggregate>,
+    /// The keys in the rows of states that primaries send: their first columns.
+    pub(crate) merged_keys: Vec<Expression>,
+}
+
+impl Fold {
+    /// Whether the states of a scan's groups can be computed where the rows are.
+    fn is_possible(scan: &Scan, keys: &[Expression], aggregates: &[Aggregate]) -> bool {
+        matches!(scan.access, Access::Full { .. })
+            && !scan.with_key
+            && keys.iter().chain(&scan.filter).all(is_portable)
+            && aggregates.iter().flat_map(Aggregate::expressions).all(is_portable)
+            && aggregates.iter().all(has_parts)
+    }
+
+    fn new(scan: Scan, keys: Vec<Expression>, aggregates: Vec<Aggregate>) -> Self {
+        let merged_keys = (0..keys.len()).map(Expression::Column).collect();
+        Self { scan, keys, aggregates, merged_keys }
+    }
 }
 
 /// How a statement reserves the rows that it reads.
@@ -331,6 +361,7 @@ macro_rules! inputs {
             Node::Values(_)
             | Node::Scan(_)
             | Node::Count(_)
+            | Node::Fold(_)
             | Node::System { .. }
             | Node::Series(_) => Vec::new(),
             Node::Filter { input, .. }
@@ -375,6 +406,7 @@ impl Node {
             self,
             Self::Aggregate { .. }
                 | Self::Count(_)
+                | Self::Fold(_)
                 | Self::Distinct { .. }
                 | Self::SetOperation { .. }
         );
@@ -422,6 +454,10 @@ impl Node {
                 let parts = aggregates.iter().flat_map(Aggregate::expressions);
                 keys.iter().chain(parts).collect()
             }
+            Self::Fold(fold) => {
+                let parts = fold.aggregates.iter().flat_map(Aggregate::expressions);
+                fold.scan.filter.iter().chain(&fold.keys).chain(parts).collect()
+            }
             Self::Sort { keys, limit, .. } => {
                 keys.iter().map(|key| &key.expression).chain(limit).collect()
             }
@@ -453,6 +489,7 @@ impl Node {
         match self {
             Self::Values(rows) => rows.len() <= 1,
             Self::Aggregate { keys, .. } => keys.is_empty(),
+            Self::Fold(fold) => fold.keys.is_empty(),
             Self::Count(_) => true,
             Self::Project { input, .. } | Self::Filter { input, .. } => input.is_one_row(),
             _ => false,

@@ -26,7 +26,7 @@ use crate::plan::join::build;
 use crate::plan::query::{Planned, sort_options};
 use crate::plan::scope::Scope;
 use crate::plan::window::{Expanded, Numbering, element_scope, with_elements};
-use crate::plan::{Access, Node, SortKey, types};
+use crate::plan::{Access, Fold, Node, SortKey, types};
 use crate::session::Column;
 use crate::value::{DataType, Value};
 
@@ -498,7 +498,7 @@ fn columns_of<'e>(expressions: impl Iterator<Item = &'e Expression>) -> BTreeSet
     columns
 }
 
-/// Groups of rows. All rows of a range of an index are counted without being read.
+/// Groups of rows. All rows of a range of an index are counted without being read, and those of a table are aggregated where they are.
 fn aggregated(input: Node, keys: Vec<Expression>, aggregates: Vec<Aggregate>) -> Node {
     let counts_rows = matches!(&aggregates[..], [only] if only.counts_rows());
     match input {
@@ -509,6 +509,9 @@ fn aggregated(input: Node, keys: Vec<Expression>, aggregates: Vec<Aggregate>) ->
                 && !matches!(scan.access, Access::Points { .. }) =>
         {
             Node::Count(scan)
+        }
+        Node::Scan(scan) if Fold::is_possible(&scan, &keys, &aggregates) => {
+            Node::Fold(Box::new(Fold::new(*scan, keys, aggregates)))
         }
         input => Node::Aggregate { input: Box::new(input), keys, aggregates },
     }

@@ -59,8 +59,8 @@ impl Environment for Context<'_, '_> {
         database.token_outcome(self.coordinator, token)
     }
 
-    fn facts(&self) -> &Facts {
-        &self.resources.facts
+    fn facts(&self) -> Option<&Facts> {
+        Some(&self.resources.facts)
     }
 
     fn budget(&self) -> Option<&Arc<Budget>> {

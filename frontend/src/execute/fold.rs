@@ -1,0 +1,125 @@
+//! Aggregates of all rows of a table, which the primaries compute of their rows.
+//!
+//! ```text
+//! program ─► each primary ─► states of groups ─► merged
+//!     └ a primary has given up, or the transaction has written rows of the table: the rows are read instead
+//! ```
+//! *Not here*: programs (`fold`), and groups that do not fit into memory (`aggregate`).
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use gannet_engine::FoldRest;
+
+use crate::error::Failure;
+use crate::execute::aggregate::Aggregation;
+use crate::execute::operator::Operator;
+use crate::execute::scan::ScanRows;
+use crate::execute::{Context, Row};
+use crate::fold::{Program, partial};
+use crate::plan::Fold;
+
+/// The groups of a fold, as rows of keys and results.
+pub(super) struct Folded<'p> {
+    fold: &'p Fold,
+    groups: Option<Aggregation<'p>>,
+}
+
+impl<'p> Folded<'p> {
+    pub(super) fn new(fold: &'p Fold) -> Self {
+        Self { fold, groups: None }
+    }
+
+    /// The first groups of the states from the primaries, for which all states were merged. None if one of the primaries has given up.
+    fn first_merged(
+        &mut self,
+        program: Vec<u8>,
+        context: &mut Context<'_, '_>,
+    ) -> Result<Option<Option<Vec<Row>>>, Failure> {
+        let Fold { scan, keys, aggregates, merged_keys } = self.fold;
+        let is_given_up = Rc::new(Cell::new(false));
+        let states = States {
+            table: scan.table.rows(),
+            columns: partial::columns(keys.len(), aggregates.len()),
+            program,
+            rest: FoldRest::whole(),
+            waiting: VecDeque::new(),
+            is_given_up: Rc::clone(&is_given_up),
+        };
+        let mut merged = Aggregation::of_states(Box::new(states), merged_keys, aggregates);
+        let first = merged.next(context)?;
+        if is_given_up.get() {
+            return Ok(None);
+        }
+        self.groups = Some(merged);
+        Ok(Some(first))
+    }
+
+    fn program(&self, context: &mut Context<'_, '_>) -> Option<Vec<u8>> {
+        let Fold { scan, keys, aggregates, .. } = self.fold;
+        if context.has_written(scan.table.rows()) {
+            return None;
+        }
+        let rows = (&scan.wanted, &scan.missing[..], scan.filter.as_ref());
+        // A value that is an error is perhaps not needed. Whoever reads the rows finds that out.
+        Program::bytes(rows, keys, aggregates, &mut |fixed| context.value(fixed, &[]).ok())
+    }
+}
+
+impl Operator for Folded<'_> {
+    fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
+        if let Some(groups) = &mut self.groups {
+            return groups.next(context);
+        }
+        if let Some(program) = self.program(context)
+            && let Some(first) = self.first_merged(program, context)?
+        {
+            return Ok(first);
+        }
+        let Fold { scan, keys, aggregates, .. } = self.fold;
+        let rows = Box::new(ScanRows::new(scan));
+        self.groups.insert(Aggregation::new(rows, keys, aggregates)).next(context)
+    }
+}
+
+/// The states of groups of parts of a table, as rows.
+struct States {
+    table: gannet_engine::TableId,
+    columns: usize,
+    program: Vec<u8>,
+    rest: FoldRest,
+    /// Answers that were not read yet.
+    waiting: VecDeque<Vec<u8>>,
+    is_given_up: Rc<Cell<bool>>,
+}
+
+impl Operator for States {
+    fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
+        loop {
+            let Some(answer) = self.waiting.pop_front() else {
+                if self.rest.is_empty() {
+                    return Ok(None);
+                }
+                match context.fold(self.table, &self.program, &mut self.rest)? {
+                    Some(answers) => self.waiting.extend(answers),
+                    None => self.give_up(),
+                }
+                continue;
+            };
+            match partial::Answer::rows(&answer, self.columns)? {
+                Some(rows) if rows.is_empty() => {}
+                Some(rows) => return Ok(Some(rows)),
+                None => self.give_up(),
+            }
+        }
+    }
+}
+
+impl States {
+    fn give_up(&mut self) {
+        self.is_given_up.set(true);
+        self.waiting.clear();
+        self.rest = FoldRest::nothing();
+    }
+}

@@ -1,0 +1,195 @@
+//! Runs a program at a primary, row by row, on the worker's own thread.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+
+use gannet_engine::FoldProgram;
+
+use crate::aside::HELD_BYTES_MAX;
+use crate::encoding::{key, row};
+use crate::error::{Failure, SqlError};
+use crate::expression::SubqueryUse;
+use crate::expression::aggregate::State;
+use crate::expression::evaluate::{AsideJob, Environment, evaluate, holds};
+use crate::expression::function::Facts;
+use crate::expression::pattern::{self, Compiled, Syntax};
+use crate::expression::set::{KeptId, SetKey, ValueSet};
+use crate::fold::Program;
+use crate::fold::partial::{Answer, row_of};
+use crate::value::Value;
+
+/// Bytes of groups from which on a result is full.
+const GROUPS_BYTES_MAX: usize = 32 << 10;
+/// Bytes of a pattern that is compiled at once.
+const PATTERN_BYTES_MAX: usize = 256;
+
+/// Reads a program; see [`gannet_engine::FoldPrograms`].
+pub(crate) fn read(bytes: &[u8]) -> Option<Box<dyn FoldProgram>> {
+    let program = Program::read(bytes)?;
+    let running = Running {
+        program,
+        rows: Rows::default(),
+        values: Vec::new(),
+        keys: Vec::new(),
+        key: Vec::new(),
+        groups: BTreeMap::new(),
+        group_bytes: 0,
+        is_given_up: false,
+    };
+    Some(Box::new(running))
+}
+
+/// A program with the groups that it has found.
+struct Running {
+    program: Program,
+    rows: Rows,
+    /// The present row.
+    values: Vec<Value>,
+    /// Its group: the keys, and their bytes.
+    keys: Vec<Value>,
+    key: Vec<u8>,
+    groups: BTreeMap<Vec<u8>, Group>,
+    group_bytes: usize,
+    is_given_up: bool,
+}
+
+struct Group {
+    keys: Vec<Value>,
+    states: Vec<State>,
+}
+
+impl Running {
+    fn take(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let Self { program, rows, values, keys, key, groups, group_bytes, .. } = self;
+        row::decode_into(bytes, &program.wanted, &program.missing, values)?;
+        if let Some(filter) = &program.filter
+            && !holds(filter, values, rows)?
+        {
+            return Ok(());
+        }
+        keys.clear();
+        key.clear();
+        // Without a byte to compare, the comparison would take longer: see `row_key`.
+        key.push(0);
+        for expression in &program.keys {
+            let value = evaluate(expression, values, rows)?;
+            key::push(key, &value);
+            keys.push(value);
+        }
+        let group = match groups.get_mut(key) {
+            Some(group) => group,
+            None => {
+                let states = program.aggregates.iter().map(State::new).collect();
+                let group = Group { keys: std::mem::take(keys), states };
+                *group_bytes += key.len() + size_of::<Value>() * program.aggregates.len();
+                match groups.entry(key.clone()) {
+                    Entry::Vacant(vacant) => vacant.insert(group),
+                    Entry::Occupied(occupied) => occupied.into_mut(),
+                }
+            }
+        };
+        for (aggregate, state) in program.aggregates.iter().zip(&mut group.states) {
+            if let Some(filter) = &aggregate.filter
+                && !holds(filter, values, rows)?
+            {
+                continue;
+            }
+            match &aggregate.argument {
+                Some(argument) => {
+                    let value = evaluate(argument, values, rows)?;
+                    *group_bytes += state.add(value, None)?;
+                }
+                None => state.add_row(),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FoldProgram for Running {
+    fn row(&mut self, _: &[u8], value: &[u8]) {
+        if !self.is_given_up {
+            self.is_given_up = value.len() > HELD_BYTES_MAX || self.take(value).is_err();
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.is_given_up || self.group_bytes >= GROUPS_BYTES_MAX
+    }
+
+    fn finish(&mut self, out: &mut Vec<u8>) {
+        let groups = std::mem::take(&mut self.groups);
+        self.group_bytes = 0;
+        let answer = if std::mem::take(&mut self.is_given_up) {
+            Answer::GivenUp
+        } else {
+            let rows = groups.values().map(|group| row_of(&group.keys, &group.states));
+            Answer::Groups(rows.collect())
+        };
+        let bytes = postcard::to_stdvec(&answer).expect("lists of bytes are serialised");
+        out.extend_from_slice(&bytes);
+    }
+}
+
+/// The environment of expressions on rows: there is no session, and nothing takes long.
+#[derive(Default)]
+struct Rows {
+    sets: BTreeMap<SetKey, Arc<ValueSet>>,
+}
+
+/// The error with which a program is given up. Nobody sees it.
+fn given_up() -> Failure {
+    SqlError::unsupported("where the rows are, this").into()
+}
+
+impl Environment for Rows {
+    fn parameter(&self, _: usize) -> Result<Value, SqlError> {
+        Err(SqlError::unsupported("a parameter where the rows are"))
+    }
+    fn outer(&self, _: usize) -> Value {
+        Value::Null
+    }
+    fn subquery(&mut self, _: &SubqueryUse, _: &[Value]) -> Result<Value, Failure> {
+        Err(given_up())
+    }
+    fn next_value(&mut self, _: u32) -> Result<i64, Failure> {
+        Err(given_up())
+    }
+    fn token_outcome(&mut self, _: &str) -> Result<&'static str, Failure> {
+        Err(given_up())
+    }
+    fn facts(&self) -> Option<&Facts> {
+        None
+    }
+    fn check(&mut self) -> Result<(), Failure> {
+        // Rows are short.
+        Ok(())
+    }
+    fn compiled(
+        &mut self,
+        pattern: &str,
+        syntax: Syntax,
+        ignore_case: bool,
+    ) -> Result<Arc<Compiled>, Failure> {
+        if pattern.len() > PATTERN_BYTES_MAX || syntax == Syntax::Regular {
+            return Err(given_up());
+        }
+        Ok(Arc::new(pattern::compile(pattern, syntax, ignore_case)?))
+    }
+    fn set(&mut self, key: SetKey) -> Option<Arc<ValueSet>> {
+        self.sets.get(&key).cloned()
+    }
+    fn keep_set(&mut self, key: SetKey, set: Arc<ValueSet>) {
+        self.sets.insert(key, set);
+    }
+    fn kept_once(&mut self, _: KeptId) -> Option<Value> {
+        None
+    }
+    fn keep_once(&mut self, _: KeptId, _: &Value) -> Result<(), Failure> {
+        Err(given_up())
+    }
+    fn aside(&mut self, _: AsideJob) -> Result<Value, Failure> {
+        Err(given_up())
+    }
+}

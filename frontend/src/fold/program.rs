@@ -1,0 +1,108 @@
+//! A program: what a plan wants of the rows of a table, as bytes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::encoding::row::{self, Wanted};
+use crate::expression::Expression;
+use crate::expression::aggregate::{Aggregate, Kind};
+use crate::fold::expressions::{Step, expression_of, steps_of};
+use crate::value::{DataType, Value};
+
+/// Longest program. It goes to every partition for each part of it.
+const BYTES_MAX: usize = 8 << 10;
+
+/// The groups and aggregates of the rows that pass a filter.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Program {
+    pub(crate) wanted: Wanted,
+    /// Values of columns that rows lack.
+    pub(crate) missing: Vec<Value>,
+    pub(crate) filter: Option<Expression>,
+    pub(crate) keys: Vec<Expression>,
+    pub(crate) aggregates: Vec<Aggregate>,
+}
+
+/// A program, as it is sent.
+#[derive(Serialize, Deserialize)]
+struct Sent {
+    wanted: Option<Vec<bool>>,
+    missing: Vec<u8>,
+    filter: Option<Vec<Step>>,
+    keys: Vec<Vec<Step>>,
+    aggregates: Vec<SentAggregate>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SentAggregate {
+    kind: Kind,
+    data_type: DataType,
+    argument: Option<Vec<Step>>,
+    filter: Option<Vec<Step>>,
+}
+
+impl Program {
+    /// The bytes of a program, with `value` for expressions that are the same on every row; `None` if one of those has no value, or if
+    /// the program is too long.
+    pub(crate) fn bytes(
+        (wanted, missing, filter): (&Wanted, &[Value], Option<&Expression>),
+        keys: &[Expression],
+        aggregates: &[Aggregate],
+        value: &mut impl FnMut(&Expression) -> Option<Value>,
+    ) -> Option<Vec<u8>> {
+        let mut optional = |expression: Option<&Expression>| match expression {
+            Some(expression) => steps_of(expression, value).map(Some),
+            None => Some(None),
+        };
+        let filter = optional(filter)?;
+        let of_aggregate = |aggregate: &Aggregate| {
+            Some(SentAggregate {
+                kind: aggregate.kind,
+                data_type: aggregate.data_type,
+                argument: optional(aggregate.argument.as_ref())?,
+                filter: optional(aggregate.filter.as_ref())?,
+            })
+        };
+        let aggregates = aggregates.iter().map(of_aggregate).collect::<Option<_>>()?;
+        let wanted = match wanted {
+            Wanted::All => None,
+            Wanted::Some(columns) => Some(columns.clone()),
+        };
+        let missing = row::encode(missing);
+        let keys = keys.iter().map(|key| steps_of(key, value)).collect::<Option<_>>()?;
+        let sent = Sent { wanted, missing, filter, keys, aggregates };
+        postcard::to_stdvec(&sent).ok().filter(|bytes| bytes.len() <= BYTES_MAX)
+    }
+
+    /// The program in these bytes, if they are one.
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
+        let sent: Sent = postcard::from_bytes(bytes).ok()?;
+        let missing = row::decode_whole(&sent.missing).ok()?;
+        let columns = missing.len();
+        let optional = |steps: Option<Vec<Step>>| match steps {
+            Some(steps) => expression_of(steps, columns).map(Some),
+            None => Some(None),
+        };
+        let of_aggregate = |sent: SentAggregate| {
+            Some(Aggregate {
+                kind: sent.kind,
+                argument: optional(sent.argument)?,
+                separator: None,
+                order: Vec::new(),
+                distinct: false,
+                filter: optional(sent.filter)?,
+                data_type: sent.data_type,
+            })
+        };
+        Some(Self {
+            wanted: sent.wanted.map_or(Wanted::All, Wanted::Some),
+            filter: optional(sent.filter)?,
+            keys: sent
+                .keys
+                .into_iter()
+                .map(|key| expression_of(key, columns))
+                .collect::<Option<_>>()?,
+            aggregates: sent.aggregates.into_iter().map(of_aggregate).collect::<Option<_>>()?,
+            missing,
+        })
+    }
+}
