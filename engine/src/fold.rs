@@ -94,6 +94,25 @@ impl FoldRest {
         Self { buckets: vec![None] }
     }
 
+    /// The same in so many parts, or fewer, of some partitions each.
+    #[must_use]
+    pub fn divided(&self, parts: usize) -> Vec<Self> {
+        let left = self.buckets.iter().filter(|next| next.is_some()).count();
+        let size = left.div_ceil(parts.max(1)).max(1);
+        let mut divided = Vec::new();
+        for (partition, next) in self.buckets.iter().enumerate().filter(|(_, next)| next.is_some())
+        {
+            let is_full = |part: &Self| part.buckets.iter().flatten().count() >= size;
+            if divided.last().is_none_or(is_full) {
+                divided.push(Self { buckets: vec![None; self.buckets.len()] });
+            }
+            if let Some(part) = divided.last_mut() {
+                part.buckets[partition] = *next;
+            }
+        }
+        divided
+    }
+
     /// Whether nothing is left.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -123,6 +142,21 @@ mod tests {
     fn read(program: &[u8]) -> Option<Box<dyn FoldProgram>> {
         let &[name] = program else { return None };
         Some(Box::new(Counting(name, 0)))
+    }
+
+    #[test]
+    fn what_is_left_is_divided_by_partitions() {
+        let whole = FoldRest { buckets: vec![Some(1), None, Some(3), Some(4), None, Some(6)] };
+        for parts in 0..8 {
+            let divided = whole.divided(parts);
+            assert!(!divided.is_empty() && divided.len() <= parts.clamp(1, 4));
+            assert!(divided.iter().all(|part| !part.is_empty() && part.buckets.len() == 6));
+            for (partition, next) in whole.buckets.iter().enumerate() {
+                let mut parts = divided.iter().filter_map(|part| part.buckets[partition]);
+                assert_eq!((parts.next(), parts.next()), (*next, None));
+            }
+        }
+        assert!(FoldRest::nothing().divided(2).is_empty());
     }
 
     #[test]

@@ -179,6 +179,19 @@ impl Deferred {
         Ok(results)
     }
 
+    /// Depends on what another transaction has scanned or folded, too. That one has read and written nothing else.
+    pub fn adopt_scans(&mut self, other: Self) {
+        debug_assert!(other.observations.memory_bytes() == 0 && other.writes.is_empty());
+        self.times.merge(other.times);
+        for scan in other.scans.observed {
+            match scan {
+                ScanObservation::Range(_) => self.scans.push(scan),
+                ScanObservation::Span(span) => self.scans.append_span(span),
+            }
+        }
+        self.ends_in_latest = false;
+    }
+
     /// Reads rows that no other transaction can reach: commit does not validate them.
     ///
     /// # Errors

@@ -31,6 +31,14 @@ impl Times {
         self.scanned.get_or_insert(version);
     }
 
+    /// What another has read was read, too.
+    pub(super) fn merge(&mut self, other: Self) {
+        other.epoch.into_iter().for_each(|epoch| self.add(epoch));
+        self.are_several |= other.are_several;
+        let first = self.scanned.into_iter().chain(other.scanned).min();
+        self.scanned = first;
+    }
+
     /// Whether a transaction can validate all that was read, and these scans.
     pub(super) fn check(
         mut self,

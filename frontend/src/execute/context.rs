@@ -3,9 +3,10 @@
 //! *Invariants*: keys are read before they are written, as the engine requires. All that a statement keeps is charged to the
 //! session's budget. A statement that runs long yields its thread and sees cancellations.
 //!
-//! *Not here*: what expressions get from the context (`environment`), operators, and when a transaction commits (`transaction`).
+//! *Not here*: what expressions get from the context (`environment`), folds (`folds`), operators, and when a transaction commits (`transaction`).
 
 mod environment;
+mod folds;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -14,8 +15,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use gannet_engine::{
-    Abort, Coordinator, Deferred, Direction, FoldRest, HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX,
-    KeyRange, Misuse, Page, TableId, TableKey,
+    Coordinator, Deferred, Direction, HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, KeyRange, Page, TableId,
+    TableKey,
 };
 
 use crate::aside::Pending;
@@ -246,31 +247,6 @@ impl<'c, 's> Context<'c, 's> {
         let count = if is_unshared { deferred.unshared(count)? } else { count(deferred)? };
         self.charge_transaction()?;
         Ok(count)
-    }
-
-    /// What primaries have computed by a program of a part of what is left of a table; None if one of them does not know the program.
-    pub(super) fn fold(
-        &mut self,
-        table: TableId,
-        program: &[u8],
-        rest: &mut FoldRest,
-    ) -> Result<Option<Vec<Vec<u8>>>, Failure> {
-        self.begin_range(table)?;
-        let is_unshared = self.transaction.is_unshared(table);
-        let Self { coordinator, transaction, .. } = self;
-        let mut fold = |deferred: &mut Deferred| deferred.fold(coordinator, table, program, rest);
-        let deferred = &mut transaction.deferred;
-        let folded = if is_unshared { deferred.unshared(fold) } else { fold(deferred) };
-        self.charge_transaction()?;
-        match folded {
-            Err(Abort::Misuse(Misuse::NoProgram { .. })) => Ok(None),
-            folded => Ok(Some(folded?)),
-        }
-    }
-
-    /// Whether the transaction has written rows of a table, or may do so.
-    pub(super) fn has_written(&self, table: TableId) -> bool {
-        self.transaction.deferred.concerns(table)
     }
 
     /// A round trip to a table, of which a range is read.

@@ -4,21 +4,33 @@
 //! program ─► each primary ─► states of groups ─► merged
 //!     └ a primary has given up, or the transaction has written rows of the table: the rows are read instead
 //! ```
+//! Workers of the statement's node share a large table (`shares`).
+//!
 //! *Not here*: programs (`fold`), and groups that do not fit into memory (`aggregate`).
+
+mod shares;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
 
-use gannet_engine::FoldRest;
+use gannet_engine::{FoldRest, TableId};
 
 use crate::error::Failure;
 use crate::execute::aggregate::Aggregation;
+use crate::execute::fold::shares::{Next, Shares};
 use crate::execute::operator::Operator;
 use crate::execute::scan::ScanRows;
 use crate::execute::{Context, Row};
 use crate::fold::{Program, partial};
 use crate::plan::Fold;
+
+/// Rounds of a fold before other workers help: the table is large.
+const ROUNDS_ALONE: usize = 2;
+/// How long a statement waits for its helpers before it looks again.
+const HELPER_WAIT: Duration = Duration::from_micros(20);
 
 /// The groups of a fold, as rows of keys and results.
 pub(super) struct Folded<'p> {
@@ -42,8 +54,10 @@ impl<'p> Folded<'p> {
         let states = States {
             table: scan.table.rows(),
             columns: partial::columns(keys.len(), aggregates.len()),
-            program,
+            program: program.into(),
             rest: FoldRest::whole(),
+            rounds: 0,
+            shares: None,
             waiting: VecDeque::new(),
             is_given_up: Rc::clone(&is_given_up),
         };
@@ -85,10 +99,14 @@ impl Operator for Folded<'_> {
 
 /// The states of groups of parts of a table, as rows.
 struct States {
-    table: gannet_engine::TableId,
+    table: TableId,
     columns: usize,
-    program: Vec<u8>,
+    program: Arc<[u8]>,
+    /// What is left that the statement folds itself.
     rest: FoldRest,
+    rounds: usize,
+    /// Of a large table, what is left for the statement and its helpers.
+    shares: Option<Shares>,
     /// Answers that were not read yet.
     waiting: VecDeque<Vec<u8>>,
     is_given_up: Rc<Cell<bool>>,
@@ -98,12 +116,8 @@ impl Operator for States {
     fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
         loop {
             let Some(answer) = self.waiting.pop_front() else {
-                if self.rest.is_empty() {
+                if !self.fill(context)? {
                     return Ok(None);
-                }
-                match context.fold(self.table, &self.program, &mut self.rest)? {
-                    Some(answers) => self.waiting.extend(answers),
-                    None => self.give_up(),
                 }
                 continue;
             };
@@ -117,9 +131,46 @@ impl Operator for States {
 }
 
 impl States {
+    /// Gets further answers, perhaps. Whether there is anything left to answer, or was.
+    fn fill(&mut self, context: &mut Context<'_, '_>) -> Result<bool, Failure> {
+        let next = match &self.shares {
+            Some(shares) => shares.next(!self.rest.is_empty()),
+            None if self.rest.is_empty() => Next::End,
+            None => Next::GoOn,
+        };
+        let answers = match next {
+            Next::Round(round) => context.adopt_fold(self.table, round)?,
+            Next::GoOn => {
+                self.rounds += 1;
+                context.fold(self.table, &self.program, &mut self.rest)?
+            }
+            Next::Share(share) => {
+                self.rest = share;
+                return Ok(true);
+            }
+            Next::Wait => {
+                context.check_cancel()?;
+                context.wait(HELPER_WAIT);
+                return Ok(true);
+            }
+            Next::End => return Ok(false),
+        };
+        match answers {
+            Some(answers) => self.waiting.extend(answers),
+            None => self.give_up(),
+        }
+        if self.shares.is_none() && self.rounds == ROUNDS_ALONE && !self.rest.is_empty() {
+            let at = (&*context.resources.database.cluster, context.coordinator.node());
+            self.shares = Some(Shares::new(at, self.table, &self.program, &self.rest));
+            self.rest = FoldRest::nothing();
+        }
+        Ok(true)
+    }
+
     fn give_up(&mut self) {
         self.is_given_up.set(true);
         self.waiting.clear();
+        self.shares = None;
         self.rest = FoldRest::nothing();
     }
 }

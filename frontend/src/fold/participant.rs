@@ -1,7 +1,6 @@
 //! Runs a program at a primary, row by row, on the worker's own thread.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use gannet_engine::FoldProgram;
@@ -33,7 +32,8 @@ pub(crate) fn read(bytes: &[u8]) -> Option<Box<dyn FoldProgram>> {
         values: Vec::new(),
         keys: Vec::new(),
         key: Vec::new(),
-        groups: BTreeMap::new(),
+        groups: Vec::new(),
+        numbers: BTreeMap::new(),
         group_bytes: 0,
         is_given_up: false,
     };
@@ -49,7 +49,9 @@ struct Running {
     /// Its group: the keys, and their bytes.
     keys: Vec<Value>,
     key: Vec<u8>,
-    groups: BTreeMap<Vec<u8>, Group>,
+    groups: Vec<Group>,
+    /// Their places by their keys.
+    numbers: BTreeMap<Vec<u8>, usize>,
     group_bytes: usize,
     is_given_up: bool,
 }
@@ -61,7 +63,7 @@ struct Group {
 
 impl Running {
     fn take(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        let Self { program, rows, values, keys, key, groups, group_bytes, .. } = self;
+        let Self { program, rows, values, keys, key, groups, numbers, group_bytes, .. } = self;
         row::decode_into(bytes, &program.wanted, &program.missing, values)?;
         if let Some(filter) = &program.filter
             && !holds(filter, values, rows)?
@@ -70,26 +72,23 @@ impl Running {
         }
         keys.clear();
         key.clear();
-        // Without a byte to compare, the comparison would take longer: see `row_key`.
-        key.push(0);
         for expression in &program.keys {
             let value = evaluate(expression, values, rows)?;
             key::push(key, &value);
             keys.push(value);
         }
-        let group = match groups.get_mut(key) {
-            Some(group) => group,
-            None => {
-                let states = program.aggregates.iter().map(State::new).collect();
-                let group = Group { keys: std::mem::take(keys), states };
-                *group_bytes += key.len() + size_of::<Value>() * program.aggregates.len();
-                match groups.entry(key.clone()) {
-                    Entry::Vacant(vacant) => vacant.insert(group),
-                    Entry::Occupied(occupied) => occupied.into_mut(),
-                }
-            }
+        let number = match groups.len() {
+            1 if keys.is_empty() => Some(0),
+            _ => numbers.get(key).copied(),
         };
-        for (aggregate, state) in program.aggregates.iter().zip(&mut group.states) {
+        let number = number.unwrap_or_else(|| {
+            let states = program.aggregates.iter().map(State::new).collect();
+            groups.push(Group { keys: std::mem::take(keys), states });
+            *group_bytes += 2 * key.len() + size_of::<Value>() * program.aggregates.len();
+            numbers.insert(key.clone(), groups.len() - 1);
+            groups.len() - 1
+        });
+        for (aggregate, state) in program.aggregates.iter().zip(&mut groups[number].states) {
             if let Some(filter) = &aggregate.filter
                 && !holds(filter, values, rows)?
             {
@@ -120,11 +119,12 @@ impl FoldProgram for Running {
 
     fn finish(&mut self, out: &mut Vec<u8>) {
         let groups = std::mem::take(&mut self.groups);
+        self.numbers.clear();
         self.group_bytes = 0;
         let answer = if std::mem::take(&mut self.is_given_up) {
             Answer::GivenUp
         } else {
-            let rows = groups.values().map(|group| row_of(&group.keys, &group.states));
+            let rows = groups.iter().map(|group| row_of(&group.keys, &group.states));
             Answer::Groups(rows.collect())
         };
         let bytes = postcard::to_stdvec(&answer).expect("lists of bytes are serialised");
