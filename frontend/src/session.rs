@@ -197,6 +197,8 @@ struct CopyIn {
     insert: Arc<Plan>,
     reader: Reader,
     rows: Vec<Row>,
+    /// Rows of the next batch.
+    batch_rows: usize,
     count: u64,
 }
 
@@ -451,7 +453,7 @@ impl Session {
     /// Takes data of the COPY that `execute` answered with `CopyIn`, in chunks cut anywhere. Returns the number of rows so
     /// far.
     ///
-    /// Outside a transaction every 1,000 rows are committed: an error leaves the rows before that batch.
+    /// Outside a transaction up to 1,000 rows are committed at a time: an error leaves the rows before that batch.
     ///
     /// # Errors
     /// The error of the rows; it ends the COPY.

@@ -132,9 +132,9 @@ mod tests {
     ];
 
     /// A key whose entry in an index is counted as whole lines.
-    fn key_bytes(number: u64) -> [u8; 64] {
-        let mut bytes = [0; 64];
-        bytes[56..].copy_from_slice(&number.to_be_bytes());
+    fn key_bytes(number: u64) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        bytes[24..].copy_from_slice(&number.to_be_bytes());
         bytes
     }
 
@@ -257,7 +257,7 @@ mod tests {
                         rows.extend(snapshot.rows().map(|(key, value)| (key, value.to_vec())));
                     } else {
                         rows.extend(snapshot.heap_rows().map(|(key, value)| {
-                            let number = key[56..].try_into().expect("keys of 64 bytes");
+                            let number = key[24..].try_into().expect("keys of 32 bytes");
                             (u64::from_be_bytes(number), value.to_vec())
                         }));
                     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! index      number of its last change
-//! directory  first key of a leaf -> leaf      leaf: last change | last removal | keys, each pending or added at a number
+//! directory  first key of a leaf -> leaf      leaf: last change | last removal | keys (`keys.rs`), each pending or added at a number
 //! leaving    keys that transactions are about to remove
 //! ```
 //! A scan keeps the number that the index had when the scan began. The range is unchanged as long as no entry of it was added at a
@@ -14,6 +14,7 @@
 //!
 //! *Invariants*: the first leaf starts at the empty key and is never removed; while the node has the table, the number never falls.
 
+mod keys;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -24,14 +25,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use gannet_rules::rule;
 use parking_lot::{Mutex, RwLock};
 
+use crate::ordered_index::keys::{Keys, reserve};
 use crate::owner::Owner;
 use crate::validate::Validation;
 
 /// Keys of a leaf before it is split.
 const LEAF_KEYS_MAX: usize = 64;
-/// What an entry is counted for beside the bytes of its key: twice itself, as leaves are half full at least, and its parts of the
-/// leaf, of the directory, and of what the allocator adds.
-const ENTRY_BYTES: usize = 2 * size_of::<Entry>() + 16;
+/// What an entry is counted for beside its key: its number, its part of the leaf and of the directory, what the allocator adds, and the
+/// quarter that vectors have free.
+const ENTRY_BYTES: usize = 24;
 
 /// Since when a key is in the index: the number at which it was added, or the transaction that is about to insert it. An owner is
 /// larger than any number, as its epoch is not 0.
@@ -51,12 +53,6 @@ impl Since {
     }
 }
 
-/// One key.
-struct Entry {
-    key: Box<[u8]>,
-    since: Since,
-}
-
 #[derive(Default)]
 struct Leaf {
     /// Number of its last change, but for pending entries.
@@ -65,37 +61,39 @@ struct Leaf {
     removed: u64,
     /// How many entries are pending.
     pending: usize,
-    /// By ascending key.
-    entries: Vec<Entry>,
+    keys: Keys,
+    /// Of each key.
+    since: Vec<Since>,
 }
 
 impl Leaf {
-    fn find(&self, key: &[u8]) -> Result<usize, usize> {
-        self.entries.binary_search_by(|entry| (*entry.key).cmp(key))
+    fn insert(&mut self, at: usize, key: &[u8], since: Since) {
+        self.keys.insert(at, key);
+        reserve(&mut self.since, 1);
+        self.since.insert(at, since);
     }
 
-    /// The entries in a range.
-    fn range(&self, (from, to): (Bound<&[u8]>, Bound<&[u8]>)) -> &[Entry] {
-        let start = self.entries.partition_point(|entry| is_before(&entry.key, from));
-        let end = self.entries.partition_point(|entry| !is_after(&entry.key, to));
-        &self.entries[start.min(end)..end]
+    /// Since when the keys in a range are there.
+    fn range(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> &[Since] {
+        &self.since[self.keys.range(range)]
     }
 
     /// Whether another transaction than `owner` is about to add keys in a range.
     fn is_growing(&self, range: (Bound<&[u8]>, Bound<&[u8]>), owner: Owner) -> bool {
-        let is_pending = |entry: &Entry| {
-            entry.since.is_pending() && entry.since != Since(owner.0) && rule!(PENDING_ENTRIES)
+        let is_pending = |since: &Since| {
+            since.is_pending() && *since != Since(owner.0) && rule!(PENDING_ENTRIES)
         };
         self.pending > 0 && self.range(range).iter().any(is_pending)
     }
 
     /// Its upper entries from this one on, as a leaf that has changed as it has.
     fn split_off(&mut self, at: usize) -> Self {
-        let entries = self.entries.split_off(at);
-        let pending = entries.iter().filter(|entry| entry.since.is_pending()).count();
+        let (keys, since) = (self.keys.split_off(at), self.since.split_off(at));
+        self.since.shrink_to_fit();
+        let pending = since.iter().filter(|since| since.is_pending()).count();
         self.pending -= pending;
         let removed = if rule!(MARKS_OF_LEAVES) { self.removed } else { 0 };
-        Self { changed: self.changed, removed, pending, entries }
+        Self { changed: self.changed, removed, pending, keys, since }
     }
 }
 
@@ -135,7 +133,7 @@ pub(crate) struct OrderedIndex {
 impl OrderedIndex {
     /// Memory that the entry of a key of that many bytes takes, about; the same at each copy.
     pub(crate) fn entry_bytes(key_bytes: usize) -> usize {
-        ENTRY_BYTES + key_bytes
+        ENTRY_BYTES + key_bytes + key_bytes / 4
     }
 
     pub(crate) fn new() -> Self {
@@ -193,14 +191,14 @@ impl OrderedIndex {
             let mut leaf = leaf_of(&directory, key).lock();
             let since = since(&mut leaf);
             leaf.pending += usize::from(since.is_pending());
-            match leaf.find(key) {
+            match leaf.keys.find(key) {
                 Ok(at) => {
-                    let before = std::mem::replace(&mut leaf.entries[at].since, since);
+                    let before = std::mem::replace(&mut leaf.since[at], since);
                     leaf.pending -= usize::from(before.is_pending());
                 }
-                Err(at) => leaf.entries.insert(at, Entry { key: key.into(), since }),
+                Err(at) => leaf.insert(at, key, since),
             }
-            leaf.entries.len() > LEAF_KEYS_MAX
+            leaf.keys.len() > LEAF_KEYS_MAX
         };
         if is_full {
             split(&mut self.directory.write(), key);
@@ -258,14 +256,15 @@ impl OrderedIndex {
         let is_empty = {
             let directory = self.directory.read();
             let mut leaf = leaf_of(&directory, key).lock();
-            match leaf.find(key) {
+            match leaf.keys.find(key) {
                 Ok(at) => {
-                    let since = leaf.entries[at].since;
+                    let since = leaf.since[at];
                     if is_meant(&mut leaf, since) {
-                        leaf.entries.remove(at);
+                        leaf.keys.remove(at);
+                        leaf.since.remove(at);
                         leaf.pending -= usize::from(since.is_pending());
                     }
-                    leaf.entries.is_empty()
+                    leaf.since.is_empty()
                 }
                 Err(_) => false,
             }
@@ -297,7 +296,7 @@ impl OrderedIndex {
             if leaf.is_growing((from, to), owner) {
                 return Validation::Locked;
             }
-            let is_new = |entry: &Entry| !entry.since.is_pending() && entry.since.0 > number;
+            let is_new = |since: &Since| !since.is_pending() && since.0 > number;
             let has_changed = leaf.changed > number && rule!(ADDED_ENTRIES);
             if has_changed && leaf.range((from, to)).iter().any(is_new) {
                 return Validation::Changed;
@@ -333,9 +332,9 @@ impl OrderedIndex {
             }
             // The keys of a leaf between others are all in the range.
             let is_whole = !is_first && leaves.peek().is_some() && leaf.pending == 0;
-            let is_there = |entry: &&Entry| !entry.since.is_pending();
+            let is_there = |since: &&Since| !since.is_pending();
             keys += if is_whole {
-                leaf.entries.len()
+                leaf.since.len()
             } else {
                 leaf.range((from, to)).iter().filter(is_there).count()
             } as u64;
@@ -363,10 +362,15 @@ impl OrderedIndex {
             Direction::Descending => leaf_before(&directory, to),
         };
         let leaf = leaf.lock();
-        let entries = leaf.range((from, to)).iter().filter(|entry| entry.since != Since(reader.0));
+        let places = leaf.keys.range((from, to)).filter(|at| leaf.since[*at] != Since(reader.0));
+        let mut key = Vec::new();
+        let mut visit_at = |at| {
+            leaf.keys.copy(at, &mut key);
+            visit(&key);
+        };
         match direction {
-            Direction::Ascending => entries.for_each(|entry| visit(&entry.key)),
-            Direction::Descending => entries.rev().for_each(|entry| visit(&entry.key)),
+            Direction::Ascending => places.for_each(&mut visit_at),
+            Direction::Descending => places.rev().for_each(&mut visit_at),
         }
         match direction {
             Direction::Ascending => {
@@ -386,8 +390,8 @@ impl OrderedIndex {
         let of_leaf = |leaf: &Mutex<Leaf>| {
             let leaf = leaf.lock();
             let pending = |since: Since| since.is_pending().then_some(Owner(since.0));
-            let entries = leaf.entries.iter();
-            entries.map(|entry| (entry.key.clone(), pending(entry.since))).collect::<Vec<_>>()
+            let since = leaf.since.iter().enumerate();
+            since.map(|(at, since)| (leaf.keys.boxed(at), pending(*since))).collect::<Vec<_>>()
         };
         directory.values().flat_map(of_leaf).collect()
     }
@@ -398,14 +402,6 @@ fn from_key(from: Bound<&[u8]>) -> &[u8] {
     match from {
         Bound::Included(key) | Bound::Excluded(key) => key,
         Bound::Unbounded => &[],
-    }
-}
-
-fn is_before(key: &[u8], from: Bound<&[u8]>) -> bool {
-    match from {
-        Bound::Included(from) => key < from,
-        Bound::Excluded(from) => key <= from,
-        Bound::Unbounded => false,
     }
 }
 
@@ -456,21 +452,21 @@ fn leaf_before<'d>(directory: &'d Directory, to: Bound<&[u8]>) -> (&'d [u8], &'d
 /// Splits the leaf of `key`, unless another thread has.
 fn split(directory: &mut Directory, key: &[u8]) {
     let mut leaf = leaf_of(directory, key).lock();
-    if leaf.entries.len() <= LEAF_KEYS_MAX {
+    let count = leaf.keys.len();
+    if count <= LEAF_KEYS_MAX {
         return;
     }
     // A leaf that grows at its end, as one of ascending keys does, stays nearly full.
-    let grows_at_end = leaf.entries.last().is_some_and(|last| *last.key == *key);
-    let at = if grows_at_end { leaf.entries.len() - 1 } else { leaf.entries.len() / 2 };
-    let upper = leaf.split_off(at);
+    let grows_at_end = leaf.keys.is(count - 1, key);
+    let upper = leaf.split_off(if grows_at_end { count - 1 } else { count / 2 });
     drop(leaf);
-    directory.insert(upper.entries[0].key.clone(), Mutex::new(upper));
+    directory.insert(upper.keys.boxed(0), Mutex::new(upper));
 }
 
 /// Removes the leaf that `key` belonged to, if it is empty and not the first. The leaf before has its keys, and its marks, from then on.
 fn remove_empty(directory: &mut Directory, key: &[u8]) {
     let (first_key, leaf) = leaf_at(directory, key);
-    if first_key.is_empty() || !leaf.lock().entries.is_empty() {
+    if first_key.is_empty() || !leaf.lock().since.is_empty() {
         return;
     }
     let first_key: Box<[u8]> = first_key.into();

@@ -1,7 +1,7 @@
 //! COPY: rows as text or CSV, in and out.
 //!
-//! Outside a transaction, COPY FROM commits every [`BATCH_ROWS`] rows: an error leaves the batches before it. Inside BEGIN
-//! the COPY is part of the transaction, whose size is bounded.
+//! Outside a transaction, COPY FROM commits up to [`BATCH_ROWS`] rows at a time, and fewer after conflicts: an error leaves the batches
+//! before it. Inside BEGIN the COPY is part of the transaction, whose size is bounded.
 //!
 //! *Source*: PostgreSQL 15 documentation, COPY, "File Formats".
 //!
@@ -14,8 +14,22 @@ use crate::value::{DataType, Value};
 
 /// Rows of a batch, and of a transaction in autocommit.
 pub(crate) const BATCH_ROWS: usize = 1_000;
+/// Rows of the smallest batch while other transactions change the same table.
+const BATCH_ROWS_MIN: usize = 64;
+/// By how many rows batches grow again, after one that has met no conflict.
+const BATCH_ROWS_STEP: usize = 16;
 /// Bytes of one row's text.
 const LINE_BYTES_MAX: usize = 16 << 20;
+
+/// Rows of the next batch, after one of so many rows that has met a conflict or none. Batches of two COPYs into one table lock many buckets
+/// each, some of which are the same: the conflicts grow with the square of the rows.
+pub(crate) fn next_batch_rows(rows: usize, has_met_conflict: bool) -> usize {
+    if has_met_conflict {
+        (rows / 2).max(BATCH_ROWS_MIN)
+    } else {
+        (rows + BATCH_ROWS_STEP).min(BATCH_ROWS)
+    }
+}
 
 /// Cuts the data of a COPY FROM into rows.
 pub(crate) struct Reader {
@@ -271,6 +285,18 @@ fn push_csv(line: &mut Vec<u8>, text: &str, options: &CopyOptions) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn batches_are_smaller_while_others_change_the_table() {
+        let after = |rows, conflicts: &[bool]| {
+            conflicts.iter().fold(rows, |rows, conflict| next_batch_rows(rows, *conflict))
+        };
+        assert_eq!(after(BATCH_ROWS, &[false; 3]), BATCH_ROWS);
+        assert_eq!(after(BATCH_ROWS, &[true; 2]), BATCH_ROWS / 4);
+        assert_eq!(after(BATCH_ROWS, &[true; 20]), BATCH_ROWS_MIN);
+        assert_eq!(after(BATCH_ROWS_MIN, &[false]), BATCH_ROWS_MIN + BATCH_ROWS_STEP);
+        assert_eq!(after(BATCH_ROWS_MIN, &[false; 100]), BATCH_ROWS);
+    }
 
     fn options(format: CopyFormat) -> CopyOptions {
         match format {

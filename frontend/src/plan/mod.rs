@@ -46,7 +46,7 @@ use crate::catalog::{Catalog, Table};
 use crate::encoding::row::Wanted;
 use crate::error::SqlError;
 use crate::expression::Expression;
-use crate::expression::aggregate::Aggregate;
+use crate::expression::aggregate::{Aggregate, Kind};
 use crate::fold::is_portable;
 use crate::fold::partial::has_parts;
 use crate::session::Column;
@@ -230,6 +230,10 @@ impl Fold {
             && keys.iter().chain(&scan.filter).all(is_portable)
             && aggregates.iter().flat_map(Aggregate::expressions).all(is_portable)
             && aggregates.iter().all(has_parts)
+            && aggregates.iter().all(|aggregate| {
+                let is_one_of_them = matches!(aggregate.kind, Kind::Min | Kind::Max);
+                !is_one_of_them || types::has_one_form(aggregate.data_type)
+            })
     }
 
     fn new(scan: Scan, keys: Vec<Expression>, aggregates: Vec<Aggregate>) -> Self {

@@ -499,7 +499,10 @@ fn columns_of<'e>(expressions: impl Iterator<Item = &'e Expression>) -> BTreeSet
 }
 
 /// Groups of rows. All rows of a range of an index are counted without being read, and those of a table are aggregated where they are.
-fn aggregated(input: Node, keys: Vec<Expression>, aggregates: Vec<Aggregate>) -> Node {
+fn aggregated(input: Node, keys: Vec<(Expression, DataType)>, aggregates: Vec<Aggregate>) -> Node {
+    let have_one_form = keys.iter().all(|(_, data_type)| types::has_one_form(*data_type));
+    let keys: Vec<Expression> =
+        keys.into_iter().map(|(key, data_type)| types::as_key(key, data_type)).collect();
     let counts_rows = matches!(&aggregates[..], [only] if only.counts_rows());
     match input {
         Node::Scan(scan)
@@ -510,7 +513,7 @@ fn aggregated(input: Node, keys: Vec<Expression>, aggregates: Vec<Aggregate>) ->
         {
             Node::Count(scan)
         }
-        Node::Scan(scan) if Fold::is_possible(&scan, &keys, &aggregates) => {
+        Node::Scan(scan) if have_one_form && Fold::is_possible(&scan, &keys, &aggregates) => {
             Node::Fold(Box::new(Fold::new(*scan, keys, aggregates)))
         }
         input => Node::Aggregate { input: Box::new(input), keys, aggregates },
@@ -538,8 +541,7 @@ fn group(
             *part = part.clone().renumbered(place);
         }
     }
-    let keys = keys.into_iter().zip(key_types);
-    let keys = keys.map(|(key, from)| types::as_key(key.renumbered(place), from)).collect();
+    let keys = keys.into_iter().map(|key| key.renumbered(place)).zip(key_types).collect();
     let node = aggregated(input, keys, aggregates);
     Ok(match having {
         Some(condition) => Node::Filter { input: Box::new(node), condition },

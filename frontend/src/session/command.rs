@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::catalog::system::{self, Relation};
 use crate::error::SqlError;
-use crate::execute::copy::{Reader, header, line};
+use crate::execute::copy::{BATCH_ROWS, Reader, header, line};
 use crate::execute::{Output, Transaction};
 use crate::expression::Expression;
 use crate::plan::Plan;
@@ -115,6 +115,7 @@ impl Session {
                     insert: Arc::clone(insert),
                     reader: Reader::new(columns.clone(), options.clone()),
                     rows: Vec::new(),
+                    batch_rows: BATCH_ROWS,
                     count: 0,
                 });
                 Ok(StatementResult::CopyIn { columns: columns.clone(), options: options.clone() })

@@ -18,7 +18,7 @@ use gannet_engine::{
 
 use crate::catalog::{Catalog, SeenVersions};
 use crate::error::{Failure, SqlError};
-use crate::execute::copy::BATCH_ROWS;
+use crate::execute::copy::{BATCH_ROWS, next_batch_rows};
 use crate::execute::transaction::{OVERTAKEN_MAX, alone, alone_unless, given_up};
 use crate::execute::{
     self, Beyond, Context, Gathering, Output, Resources, Row, Touched, Transaction, online,
@@ -433,7 +433,7 @@ impl Session {
             return error;
         }
         let hint = format!(
-            "COPY outside a transaction commits every {BATCH_ROWS} rows: the first {count} rows are in the table"
+            "COPY outside a transaction commits up to {BATCH_ROWS} rows at a time: the first {count} rows are in the table"
         );
         error.with_hint(hint)
     }
@@ -448,9 +448,10 @@ impl Session {
             let plan = Arc::clone(&self.copy.as_ref().ok_or_else(no_copy)?.insert);
             let inserted = self.copy_rows(plan, Arc::clone(&batch), first).await?;
             let copy = self.copy.as_mut().ok_or_else(no_copy)?;
-            if let Some(inserted) = inserted {
+            if let Some((inserted, attempt)) = inserted {
                 first += inserted;
                 copy.count += inserted as u64;
+                copy.batch_rows = next_batch_rows(copy.batch_rows, attempt > 1);
                 continue;
             }
             catalogs += 1;
@@ -469,7 +470,7 @@ impl Session {
         Ok(())
     }
 
-    /// Inserts rows of a batch from `first` on, and returns their number; None if the catalog has changed.
+    /// Inserts rows of a batch from `first` on, and returns their number and that of the attempt; None if the catalog has changed.
     ///
     /// They are a transaction of their own outside of one, and where the session's transaction has just created the table.
     async fn copy_rows(
@@ -477,8 +478,9 @@ impl Session {
         plan: Arc<Plan>,
         batch: Arc<Vec<Row>>,
         first: usize,
-    ) -> Result<Option<usize>, SqlError> {
+    ) -> Result<Option<(usize, u32)>, SqlError> {
         let PlanKind::Insert(insert) = &plan.kind else { return Err(no_copy()) };
+        let rows_max = self.copy.as_ref().map_or(BATCH_ROWS, |copy| copy.batch_rows);
         let resources = self.resources(&plan.catalog);
         let table = Arc::clone(&insert.rules.table);
         let transaction = self.transaction.as_ref();
@@ -486,12 +488,12 @@ impl Session {
         let insert = move |context: &mut Context<'_, '_>| {
             let PlanKind::Insert(insert) = &plan.kind else { return Err(no_copy().into()) };
             // Under contention smaller batches get through. The second attempt tells duplicates.
-            let rows = &batch[first..];
+            let rows = &batch[first..batch.len().min(first + rows_max)];
             let fewer = context.attempt.saturating_sub(2).min(6);
             let rows = &rows[..(rows.len() >> fewer).max(1)];
             let returned = &mut Gathering::new(&Beyond::Refused);
             let inserted = execute::insert_rows(insert, rows, returned, context);
-            context.checked(inserted).map(|_| rows.len())
+            context.checked(inserted).map(|_| (rows.len(), context.attempt))
         };
         if self.transaction.is_some() && !fills {
             return self.run_inside(None, resources, insert).await;
