@@ -432,7 +432,13 @@ impl Deferred {
         let observations = std::mem::take(&mut taken.observations);
         let observations = observations.into_sorted(|| _ = coordinator.give_way());
         let scans = std::mem::take(&mut taken.scans).into_shared();
-        for (table, rows) in taken.new_rows() {
+        // Buckets that are split for the rows would not be those that were folded.
+        let is_folded = |table: TableId| {
+            scans
+                .iter()
+                .any(|scan| scan.table() == table.0 && matches!(**scan, ScanObservation::Span(_)))
+        };
+        for (table, rows) in taken.new_rows().filter(|(table, _)| !is_folded(*table)) {
             // A hint: what interrupts it, the commit learns.
             let _ = coordinator.expect_rows(table, rows);
         }

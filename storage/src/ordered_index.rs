@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use gannet_rules::rule;
 use parking_lot::{Mutex, RwLock};
 
-use crate::ordered_index::keys::{Keys, reserve};
+use crate::ordered_index::keys::{Keys, give_back, reserve};
 use crate::owner::Owner;
 use crate::validate::Validation;
 
@@ -262,6 +262,7 @@ impl OrderedIndex {
                     if is_meant(&mut leaf, since) {
                         leaf.keys.remove(at);
                         leaf.since.remove(at);
+                        give_back(&mut leaf.since);
                         leaf.pending -= usize::from(since.is_pending());
                     }
                     leaf.since.is_empty()

@@ -27,15 +27,14 @@ pub struct Page {
     pub rest: Option<KeyRange>,
 }
 
-/// Spans that are looked at for the one that a part of a fold goes on with: there is one for each partition, mostly of as many.
-const SPANS_LOOKED_AT: usize = 64;
-
 /// Ranges and spans of buckets that a transaction depends on.
 #[derive(Default)]
 pub(super) struct Scans {
     observed: Vec<ScanObservation>,
     /// Bytes that those take.
     bytes: usize,
+    /// The place of the last span of each table and partition.
+    last_spans: BTreeMap<(u32, u16), usize>,
 }
 
 impl Scans {
@@ -62,13 +61,15 @@ impl Scans {
 
     /// Adds a part of a fold, to the part before it if there is one.
     fn append_span(&mut self, part: SpanObservation) {
-        let is_appended = |scan: &mut ScanObservation| match scan {
-            ScanObservation::Span(span) => span.append(&part),
-            ScanObservation::Range(_) => false,
-        };
-        if !self.observed.iter_mut().rev().take(SPANS_LOOKED_AT).any(is_appended) {
-            self.push(ScanObservation::Span(part));
+        let of = (part.table, part.partition);
+        let last = self.last_spans.get(&of).and_then(|at| self.observed.get_mut(*at));
+        if let Some(ScanObservation::Span(span)) = last
+            && span.append(&part)
+        {
+            return;
         }
+        self.last_spans.insert(of, self.observed.len());
+        self.push(ScanObservation::Span(part));
     }
 
     pub(super) fn iter(&self) -> std::slice::Iter<'_, ScanObservation> {
@@ -253,6 +254,26 @@ impl Deferred {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_of_a_fold_become_long_spans() {
+        let mut scans = Scans::default();
+        for first in (0..10_000).step_by(500) {
+            for partition in 0..100 {
+                let next = first + 500;
+                let part = SpanObservation { table: 1, partition, first, next, changes: 2 };
+                scans.append_span(part);
+            }
+        }
+        assert_eq!(scans.iter().len(), 300, "three of at most 4,096 buckets for each partition");
+        let (mut changes, mut buckets) = (0, 0);
+        for scan in scans.iter() {
+            let ScanObservation::Span(span) = scan else { panic!("{scan:?}") };
+            changes += span.changes;
+            buckets += span.next - span.first;
+        }
+        assert_eq!((changes, buckets), (100 * 20 * 2, 100 * 10_000));
+    }
 
     #[test]
     fn the_bytes_of_scans_are_those_of_each() {

@@ -9,11 +9,13 @@ use crate::participant::Participant;
 use crate::participant::validate::status_of;
 use crate::request::{FoldBuckets, RESPONSE_BYTES_MAX, Status, ValidateSpan};
 
-/// Buckets, rows and bytes of rows of one answer, and the time after which it ends: far below a millisecond, as other transactions wait.
+/// Buckets, rows and bytes of rows of one answer, and the time after which it ends with a bucket: other transactions wait.
 const BUCKETS_MAX: u32 = 512;
 const ROWS_MAX: usize = 1_000;
 const ROW_BYTES_MAX: usize = 128 << 10;
 const TIME_MAX_NS: u64 = 300_000;
+/// Longest result. A program that makes a longer one of a bucket is refused.
+const RESULT_BYTES_MAX: usize = 2 << 20;
 
 impl Participant {
     /// `prepare` has checked that this node has the table, with an order, and is the partition's primary.
@@ -45,6 +47,10 @@ impl Participant {
         program.finish(result);
         if span.is_next_locked && span.next == first {
             return response.push(Status::Locked as u16);
+        }
+        if result.len() > RESULT_BYTES_MAX {
+            result.clear();
+            return self.refuse(response);
         }
         let is_done = span.next >= table.bucket_count(partition);
         response.push_with(FOLD_BYTES + result.len(), |out| {

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gannet_engine::{FoldRest, TableId};
+use gannet_engine::{Abort, Conflict, FoldRest, TableId};
 
 use crate::error::Failure;
 use crate::execute::aggregate::Aggregation;
@@ -31,6 +31,8 @@ use crate::plan::Fold;
 const ROUNDS_ALONE: usize = 2;
 /// How long a statement waits for its helpers before it looks again.
 const HELPER_WAIT: Duration = Duration::from_micros(20);
+/// How long helpers may answer nothing.
+const HELPER_SILENCE_NS: u64 = 2_000_000_000;
 
 /// The groups of a fold, as rows of keys and results.
 pub(super) struct Folded<'p> {
@@ -58,11 +60,16 @@ impl<'p> Folded<'p> {
             rest: FoldRest::whole(),
             rounds: 0,
             shares: None,
+            waits_since_ns: None,
             waiting: VecDeque::new(),
             is_given_up: Rc::clone(&is_given_up),
         };
         let mut merged = Aggregation::of_states(Box::new(states), merged_keys, aggregates);
-        let first = merged.next(context)?;
+        let first = match merged.next(context) {
+            // In the order of the rows the totals may be in range.
+            Err(Failure::Error(error)) if error.code == "22003" => return Ok(None),
+            first => first?,
+        };
         if is_given_up.get() {
             return Ok(None);
         }
@@ -107,6 +114,8 @@ struct States {
     rounds: usize,
     /// Of a large table, what is left for the statement and its helpers.
     shares: Option<Shares>,
+    /// Since when it has waited for helpers.
+    waits_since_ns: Option<u64>,
     /// Answers that were not read yet.
     waiting: VecDeque<Vec<u8>>,
     is_given_up: Rc<Cell<bool>>,
@@ -139,7 +148,10 @@ impl States {
             None => Next::GoOn,
         };
         let answers = match next {
-            Next::Round(round) => context.adopt_fold(self.table, round)?,
+            Next::Round(round) => {
+                self.waits_since_ns = None;
+                context.adopt_fold(self.table, round)?
+            }
             Next::GoOn => {
                 self.rounds += 1;
                 context.fold(self.table, &self.program, &mut self.rest)?
@@ -149,8 +161,7 @@ impl States {
                 return Ok(true);
             }
             Next::Wait => {
-                context.check_cancel()?;
-                context.wait(HELPER_WAIT);
+                self.wait(context)?;
                 return Ok(true);
             }
             Next::End => return Ok(false),
@@ -165,6 +176,18 @@ impl States {
             self.rest = FoldRest::nothing();
         }
         Ok(true)
+    }
+
+    /// Waits for helpers. A helper may wait for a silent node for ever: then the statement is run again, and waits for that node itself, as
+    /// others that need it do.
+    fn wait(&mut self, context: &mut Context<'_, '_>) -> Result<(), Failure> {
+        context.check_cancel()?;
+        let since_ns = *self.waits_since_ns.get_or_insert(context.coordinator.now_ns());
+        if context.coordinator.now_ns().saturating_sub(since_ns) > HELPER_SILENCE_NS {
+            return Err(Abort::from(Conflict::Reconfigured).into());
+        }
+        context.wait(HELPER_WAIT);
+        Ok(())
     }
 
     fn give_up(&mut self) {

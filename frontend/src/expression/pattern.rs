@@ -135,7 +135,7 @@ impl Compiled {
     }
 }
 
-/// Compiles a pattern, on a thread of [`crate::aside`].
+/// Compiles a pattern, on a thread of [`crate::aside`]; a short one of LIKE also on a worker's.
 ///
 /// # Errors
 /// SQLSTATE 22025 for a LIKE pattern that ends in its escape character, 2201B for a regular expression that is malformed or

@@ -54,6 +54,11 @@ pub(crate) fn is_portable(expression: &Expression) -> bool {
         | Expression::TokenOutcome(_)
         | Expression::Subquery(_)
         | Expression::Aggregate(_) => false,
+        // A text may become very long, and a pattern that is no constant is compiled for each row.
+        Expression::Arithmetic(Operator::Concatenate, ..) => part.is_fixed(),
+        Expression::Match(matching) => {
+            part.is_fixed() || (matching.pattern.is_fixed() && matching.syntax != Syntax::Regular)
+        }
         Expression::Call(function, _, parts) => {
             part.is_fixed() || is_portable_call(*function, parts)
         }
@@ -79,7 +84,9 @@ fn is_portable_call(function: Function, parts: &[Expression]) -> bool {
         ) || matches!(function, F::Trim | F::TrimLeft | F::TrimRight | F::Position | F::Shown)
             || function == F::StartsWith;
     let is_of_times = matches!(function, F::DatePart(_) | F::Extract(_) | F::DateTruncate);
-    !parts.is_empty() && (is_of_numbers || is_of_texts || is_of_times)
+    let has_two = matches!(function, F::NullIf | F::Remainder | F::DateTruncate)
+        || matches!(function, F::DatePart(_) | F::Extract(_));
+    parts.len() > usize::from(has_two) && (is_of_numbers || is_of_texts || is_of_times)
 }
 
 /// The steps of an expression, with `value` for what is the same on every row; `None` if that has no value.
@@ -307,6 +314,16 @@ mod tests {
         }
         assert_eq!(sent(&Expression::Parameter(0), 0), Some(constant(7)));
         assert_eq!(sent(&Expression::Outer(0), 0), None, "it has no value");
+        let text = || Box::new(Expression::Constant(Value::Text("a".to_owned())));
+        let joined =
+            Expression::Arithmetic(Operator::Concatenate, DataType::Text, column(0), text());
+        let matches = |pattern, syntax| {
+            let (value, kept) = (*column(0), Kept::default());
+            Expression::Match(Box::new(Match { value, pattern, syntax, ignore_case: false, kept }))
+        };
+        assert!(!is_portable(&joined));
+        assert!(!is_portable(&matches(*column(1), Syntax::Like(None))));
+        assert!(!is_portable(&matches(*text(), Syntax::Regular)));
         let random = Expression::Call(Function::Random, DataType::Double, Vec::new());
         assert!(!is_portable(&random));
         assert_eq!(sent(&random, 0), None);
@@ -337,5 +354,7 @@ mod tests {
         assert!(deep(DEPTH_MAX).is_some());
         assert!(deep(DEPTH_MAX + 1).is_none());
         assert!(expression_of(vec![Step::Case(usize::MAX)], 1).is_none());
+        let remainder = Step::Call(Function::Remainder, DataType::BigInt, 1);
+        assert!(expression_of(vec![Step::Column(0), remainder], 1).is_none());
     }
 }

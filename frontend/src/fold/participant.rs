@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use gannet_engine::FoldProgram;
 
-use crate::aside::HELD_BYTES_MAX;
 use crate::encoding::{key, row};
 use crate::error::{Failure, SqlError};
 use crate::expression::SubqueryUse;
@@ -20,6 +19,10 @@ use crate::value::Value;
 
 /// Bytes of groups from which on a result is full.
 const GROUPS_BYTES_MAX: usize = 32 << 10;
+/// Bytes of groups with which a program is given up: rows of one bucket have made them.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// Longest row that a program takes: the worker's other transactions wait.
+const ROW_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a pattern that is compiled at once.
 const PATTERN_BYTES_MAX: usize = 256;
 
@@ -109,7 +112,8 @@ impl Running {
 impl FoldProgram for Running {
     fn row(&mut self, _: &[u8], value: &[u8]) {
         if !self.is_given_up {
-            self.is_given_up = value.len() > HELD_BYTES_MAX || self.take(value).is_err();
+            let is_taken = value.len() <= ROW_BYTES_MAX && self.take(value).is_ok();
+            self.is_given_up = !is_taken || self.group_bytes > ANSWER_BYTES_MAX;
         }
     }
 

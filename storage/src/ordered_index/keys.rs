@@ -29,6 +29,13 @@ pub(super) fn reserve<T>(vector: &mut Vec<T>, more: usize) {
     }
 }
 
+/// Gives most of the room back if there is four times as much as is needed.
+pub(super) fn give_back<T>(vector: &mut Vec<T>) {
+    if vector.capacity() > 4 * vector.len() {
+        vector.shrink_to(2 * vector.len());
+    }
+}
+
 impl Keys {
     pub(super) fn len(&self) -> usize {
         self.ends.len()
@@ -121,6 +128,8 @@ impl Keys {
         self.bytes.drain(start..end as usize);
         let bytes = end - length(start);
         self.ends[at..].iter_mut().for_each(|end| *end -= bytes);
+        give_back(&mut self.bytes);
+        give_back(&mut self.ends);
     }
 
     /// Splits the keys from this one on off. Both parts take no more memory than they need.
