@@ -432,7 +432,7 @@ impl Deferred {
         let observations = std::mem::take(&mut taken.observations);
         let observations = observations.into_sorted(|| _ = coordinator.give_way());
         let scans = std::mem::take(&mut taken.scans).into_shared();
-        // Buckets that are split for the rows would not be those that were folded.
+        // A split of a bucket that was folded would be a conflict.
         let is_folded = |table: TableId| {
             scans
                 .iter()

@@ -4,8 +4,7 @@
 //! buckets  n, n + 1, ... of a partition ──▶ rows, in no order │ changes: the sum of the buckets' counts
 //! ```
 //! Counts of buckets never fall (`growth.rs`). So the sum over some buckets is the same as long as each of them is: their rows are as they
-//! were. A row that moves when its bucket is split raises the counts of both halves, of which one was in the span; so does a bucket
-//! that is born behind it.
+//! were. A split raises the count of the bucket that rows leave, and that bucket is in the span if its rows were folded.
 //!
 //! *Source*: `docs/protocol.md`, "Folds".
 //!

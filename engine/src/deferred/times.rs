@@ -35,8 +35,7 @@ impl Times {
     pub(super) fn merge(&mut self, other: Self) {
         other.epoch.into_iter().for_each(|epoch| self.add(epoch));
         self.are_several |= other.are_several;
-        let first = self.scanned.into_iter().chain(other.scanned).min();
-        self.scanned = first;
+        self.scanned = self.scanned.into_iter().chain(other.scanned).min();
     }
 
     /// Whether a transaction can validate all that was read, and these scans.
