@@ -3,7 +3,7 @@
 //! *Not here*: nodes in processes of their own (`tests/joined.rs`, `tests/server/nodes.rs`), ordered tables (`tests/ordered.rs`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -13,7 +13,7 @@ use gannet::{
     LogObserver, Misuse, Outcome, RowKey, RowProblem, TableId, WorkerId,
 };
 use gannet_benchmarks::check_replicas;
-use gannet_storage::Key;
+use gannet_storage::Partitioning;
 
 fn open(memory_bytes: usize) -> Cluster {
     let options = ClusterOptions {
@@ -532,25 +532,33 @@ fn a_transaction_inserts_more_rows_into_a_bucket_than_a_byte_counts() {
     assert_sound(&cluster);
 }
 
-/// Two keys of 16 bytes with equal hashes. For this length XXH3 changes both halves by words of its secret, and adds the
-/// first half, with its bytes reversed, to the second and to their product.
-fn keys_with_one_hash(word: u64) -> [[u8; 16]; 2] {
-    let key = |halves: [u64; 2]| {
-        let mut key = [0; 16];
-        key[..8].copy_from_slice(&(halves[0] ^ 0x6782737bea4239b9).to_le_bytes());
-        key[8..].copy_from_slice(&(halves[1] ^ 0xaf56bc3b0996523a).to_le_bytes());
-        key
+#[test]
+fn keys_that_were_chosen_to_fall_together_are_spread() {
+    let placed = |partitioning: Partitioning, key: &[u8]| {
+        let location = partitioning.locate(partitioning.seed().hash(key), 8);
+        (location.partition, location.root)
     };
-    [key([0, word]), key([word.swap_bytes(), 0])]
+    let known = Partitioning::new(16).unwrap();
+    let keys = (0_u64..).map(u64::to_be_bytes).filter(|key| placed(known, key) == (3, 5));
+    let chosen: Vec<_> = keys.take(256).collect();
+    let clusters = [(); 2].map(|()| open(16 << 20));
+    let partitionings = clusters.each_ref().map(|cluster| cluster.configuration().partitioning);
+    assert!(partitionings[0] != partitionings[1], "each cluster has a secret of its own");
+    for partitioning in partitionings {
+        let mut counts = BTreeMap::new();
+        chosen.iter().for_each(|key| *counts.entry(placed(partitioning, key)).or_insert(0) += 1);
+        // 2 expected in each of 128 places.
+        let most = counts.into_values().max().unwrap();
+        assert!(most < 16, "{most} of {} in one place", chosen.len());
+    }
 }
 
+#[cfg(feature = "mutants")]
 #[test]
 fn two_keys_with_one_hash_are_two_rows_of_a_transaction() {
     let cluster = open(16 << 20);
     let table = cluster.create_ordered_table("t", 100).unwrap();
-    let [a, b] = keys_with_one_hash(29);
-    assert_ne!(a, b);
-    assert_eq!(Key::hashed(&a).word(), Key::hashed(&b).word());
+    let [a, b] = cluster.configuration().partitioning.seed().keys_with_one_hash(29);
     let write = |changes: [Change<'static>; 2]| {
         let outcome = cluster.run(move |tx| {
             tx.add_row_to_write_set(table, &a, changes[0]);

@@ -134,7 +134,7 @@ fn flush(simulation: &Simulation) {
         for &copy in cluster.configuration().copies(unit.partition) {
             let view = cluster.nodes()[usize::from(copy)].view();
             let table = view.table(unit.table).unwrap();
-            let mut address = table.address_to_fill(unit.partition, unit.bucket).unwrap();
+            let mut address = table.address_to_fill(&unit).unwrap();
             for item in unit.items() {
                 let (Item::Put { key, .. } | Item::Delete { key }) = item;
                 address = address.with_tag(table.locate(key.word()).tag);

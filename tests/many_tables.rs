@@ -236,6 +236,50 @@ fn a_large_transaction_finds_buckets_for_its_rows() {
 }
 
 #[test]
+fn a_table_that_has_emptied_gives_its_memory_back() {
+    let cluster = open(256 << 20);
+    let table = cluster.create_ordered_table("emptied", 0).unwrap();
+    let change = |rows: Range<u32>, inserts: bool| {
+        let committed = cluster.spawn_anywhere(move |coordinator| {
+            let mut deferred = Deferred::new();
+            let keys: Vec<_> = rows.map(|row| row.to_be_bytes().to_vec()).collect();
+            if inserts {
+                keys.into_iter().for_each(|key| _ = deferred.insert(table, key, vec![7; 50]));
+            } else {
+                deferred.get_many(coordinator, table, &keys)?;
+                keys.into_iter().for_each(|key| deferred.delete(table, key));
+            }
+            deferred.commit(coordinator)
+        });
+        committed.unwrap().wait().unwrap()
+    };
+    // As clients do: buckets are split and merged meanwhile.
+    let change = |rows: Range<u32>, inserts| {
+        let retried = |error: &Abort| assert!(matches!(error, Abort::Conflict(_)), "{error}");
+        while change(rows.clone(), inserts).inspect_err(retried).is_err() {}
+    };
+    let settled = || {
+        let (clock, begun) = (MonotonicClock::new(), MonotonicClock::new().now_ns());
+        while cluster.nodes().iter().any(|node| node.is_growing()) {
+            assert!(clock.now_ns() < begun + 60_000_000_000, "buckets are merged for a minute");
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+        used(&cluster)
+    };
+    let empty = settled();
+    let rows = 20_000;
+    for _ in 0..2 {
+        (0..rows).step_by(1_000).for_each(|first| change(first..first + 1_000, true));
+        let full = settled();
+        (0..rows).step_by(1_000).for_each(|first| change(first..first + 1_000, false));
+        let emptied = settled();
+        // A few deletions may have come after the last look.
+        assert!(emptied - empty < (full - empty) / 8, "{emptied} of {full}, at first {empty}");
+        assert!(check_replicas(&cluster).iter().all(|check| check.passed));
+    }
+}
+
+#[test]
 fn tables_come_and_go_and_leave_no_byte() {
     rounds(&open(256 << 20), TABLES, 2);
 }

@@ -56,6 +56,7 @@
 //! | `SEQUENCE_CHECK` | a torn read is repeated | `storage/tests/torn_reads_mutant.rs`, loom in `storage` |
 //! | `READ_FENCE`, `WRITE_FENCE`, `REUSE_FENCE` | the fences of readers and writers | loom in `storage` |
 //! | `SPLIT_BUCKETS` | a key whose bucket was split is looked for again | loom in `storage` |
+//! | `MERGED_VERSION`, `MERGED_MARKS`, `MERGED_BUCKETS` | what has changed beside a merge is noticed | `storage/tests/rows_mutant.rs` |
 //! | `MAPPED_CELLS`, `UNCHANGED_CHAIN` | a walk through freed cells is bounded | loom in `storage` |
 //! | `EXACTLY_ONCE` | a request runs once | `tests/simulation.rs`, `tests/server/chaos/mod.rs` |
 //! | `CHECKSUM` | a damaged packet is dropped | `tests/simulation.rs` |

@@ -42,7 +42,7 @@ pub use moves::MovesReport;
 pub use progress::Progress;
 pub use replicas::check_replicas;
 pub use report::{Load, Report, TransactionReport, TransportReport, Verification};
-pub use rows::{for_each_row, for_each_row_in_order};
+pub use rows::{for_each_row, for_each_row_in_order, index_bytes_per_key};
 pub use rpc_echo::{Across, EchoSettings, EchoTransport};
 pub use simulate::{Ended, HealPhase, Simulated, SimulatedRun, check_cluster, simulate};
 pub use statistics::{Reason, Totals};

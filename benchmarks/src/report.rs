@@ -31,6 +31,8 @@ pub struct Load {
     /// Table memory per byte of key and value, with all copies. Of SQL it is known for single statements, and without what was there
     /// before the rows were loaded.
     pub memory_per_payload_byte: Option<f64>,
+    /// Bytes that a key takes in the ordered index of one copy, if there are such and the memory is known.
+    pub index_bytes_per_key: Option<f64>,
 }
 
 impl Load {
@@ -63,6 +65,7 @@ impl Load {
             rows,
             memory_bytes: Some(memory_bytes),
             memory_per_payload_byte: Some(memory_bytes as f64 / payload_bytes.max(1) as f64),
+            index_bytes_per_key: None,
         })
     }
 }
@@ -273,6 +276,9 @@ impl Report {
             }
             if let Some(ratio) = load.memory_per_payload_byte {
                 write!(out, ", {ratio:.2} bytes per byte of key and value")?;
+            }
+            if let Some(bytes) = load.index_bytes_per_key {
+                write!(out, ", {bytes:.1} bytes per key of an ordered index")?;
             }
             writeln!(out)?;
         }

@@ -73,6 +73,19 @@ pub(crate) fn for_each_primary(cluster: &Cluster, table: u32, mut visit: impl Fn
     }
 }
 
+/// Bytes that a key takes in the ordered index of a copy, on average over all tables; none if there are no keys.
+#[must_use]
+pub fn index_bytes_per_key(cluster: &Cluster) -> Option<f64> {
+    let (mut keys, mut bytes) = (0, 0);
+    for (number, _) in cluster.view().tables() {
+        for_each_primary(cluster, number, |table, partition| {
+            let (of_partition, taken) = table.index_memory(partition);
+            (keys, bytes) = (keys + of_partition, bytes + taken);
+        });
+    }
+    (keys > 0).then(|| bytes as f64 / keys as f64)
+}
+
 /// How often buckets were split, by the primaries of all partitions that are not lost.
 pub(crate) fn splits(cluster: &Cluster) -> u64 {
     let mut splits = 0;

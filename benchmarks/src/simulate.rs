@@ -95,6 +95,8 @@ pub struct Simulated {
     pub copied_bytes: u64,
     /// Buckets that were split as tables grew, in the partitions that are left.
     pub splits: u64,
+    /// Halves of buckets that were merged, at all copies that are left.
+    pub merges: u64,
     /// The counts of the endpoints.
     pub counters: Counters,
     /// The virtual time of the run, in nanoseconds.
@@ -122,6 +124,7 @@ impl Simulated {
             given_up: simulation.given_up(),
             copied_bytes: simulation.copied_bytes(),
             splits: rows::splits(simulation.cluster()),
+            merges: simulation.merges(),
             counters: simulation.counters(),
             virtual_ns: simulation.now_ns(),
             trace_hash: simulation.trace_hash(),
@@ -171,6 +174,9 @@ pub fn simulate<W: Workload>(
     let some_die = !kills.is_empty();
     simulation.plan_kills(kills);
     simulation.plan_drains(drains);
+    if let Limit::Transactions(transactions) = limit {
+        simulation.plan_reshapes(seed, transactions);
+    }
     workload.create_tables(simulation.cluster())?;
     workload.load(simulation.cluster(), 0, 1)?;
     let heal_phase = HealPhase::create(simulation.cluster())?;

@@ -431,7 +431,7 @@ impl<R: Replica> Changes<R> {
                 if from == self.node {
                     self.proposals.insert(number, change.clone());
                 }
-                if self.is_founding && !matches!(change, Change::Form(_)) {
+                if self.is_founding && !matches!(change, Change::Form { .. }) {
                     // The founder decides on nothing else. Whoever leads hears it again.
                     return Vec::new();
                 }

@@ -3,13 +3,14 @@
 //! *Not here*: a member, in `member`; threads, in `threads`; tables, in `tables`; submission of jobs by other threads, in `spawn`; how a
 //! process becomes a node of a cluster of processes, in `join`.
 
+use std::io;
 use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gannet_rpc::{BootClock, Clock};
-use gannet_storage::{LogObserver, Owner, Partitioning, StorageError};
+use gannet_storage::{HashSeed, LogObserver, Owner, Partitioning, StorageError};
 
 use crate::cluster_state::ClusterState;
 use crate::configuration::{ChangeError, Configuration};
@@ -146,9 +147,12 @@ pub enum ClusterError {
     /// A majority is not given up.
     #[error(transparent)]
     Override(#[from] OverrideError),
+    /// The operating system has no random bits for the seed of hashes.
+    #[error("the operating system refused random bytes: {0}")]
+    Random(io::Error),
     /// The operating system refused a thread.
     #[error("the operating system refused a thread: {0}; use fewer threads")]
-    Thread(std::io::Error),
+    Thread(io::Error),
     /// The queues are full.
     #[error("the job queues are full; wait for some jobs to finish and try again")]
     Busy,
@@ -263,6 +267,8 @@ impl Cluster {
     /// A cluster without threads, whose members the caller drives.
     pub(crate) fn unstarted(options: ClusterOptions) -> Result<Self, ClusterError> {
         let mut configuration = configuration(&options)?;
+        let seed = drawn_hash_seed().map_err(ClusterError::Random)?;
+        configuration.partitioning = configuration.partitioning.with_seed(seed);
         let nodes = options.nodes;
         let limit = memory_limit_bytes(&options, nodes);
         check_memory(&vec![limit; nodes])?;
@@ -435,6 +441,11 @@ pub(crate) fn configuration(options: &ClusterOptions) -> Result<Configuration, C
         })?;
     let nodes = u16::try_from(options.nodes).expect("checked above");
     Ok(Configuration::new(CLUSTER_ID, nodes, options.replicas, partitioning))
+}
+
+/// A seed for the hashes of a new cluster's keys.
+pub(crate) fn drawn_hash_seed() -> io::Result<HashSeed> {
+    Ok(HashSeed::new(getrandom::u64()?))
 }
 
 /// Table memory of a node that shares its host's memory with `nodes_of_host - 1` others.

@@ -25,6 +25,7 @@
 //! *Not here*: how changes are decided, in `change`, and what a change of the membership takes, in `membership_change`.
 
 mod holding;
+mod keys;
 mod membership;
 mod roles;
 mod spreading;
@@ -33,7 +34,7 @@ mod zones;
 
 use std::net::SocketAddr;
 
-use gannet_storage::{Key, Partitioning, TableDefinition};
+use gannet_storage::{HashSeed, Partitioning, TableDefinition};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use holding::{Dismissal, Dismissed};
@@ -108,8 +109,13 @@ pub enum Phase {
 /// A change of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Change {
-    /// The first change: these are the members, by node.
-    Form(Vec<MemberEntry>),
+    /// The first change: these are the members.
+    Form {
+        /// By node.
+        members: Vec<MemberEntry>,
+        /// What goes into the hashes of keys from now on.
+        seed: HashSeed,
+    },
     /// There is another table. Its number is one that no table has had.
     Create(TableDefinition),
     /// New transactions do not find the table any more.
@@ -364,11 +370,12 @@ impl Configuration {
             return Err(ChangeError::WrongPhase);
         }
         match change {
-            Change::Form(members) => {
+            Change::Form { members, seed } => {
                 if self.is_formed() || members.len() != self.nodes() {
                     return Err(ChangeError::Formed);
                 }
                 next.members.clone_from(members);
+                next.partitioning = next.partitioning.with_seed(*seed);
                 next.place_first();
             }
             Change::Create(definition) => {
@@ -530,19 +537,6 @@ impl Configuration {
         self.handed_over[usize::from(partition)] > version
     }
 
-    /// The primary of the row with that key in tables with fixed values, as [`Self::primary`].
-    #[inline]
-    #[must_use]
-    pub fn primary_of_key(&self, key: u64) -> u16 {
-        self.primary(self.partitioning.partition(key))
-    }
-
-    /// The primary of the row with that key in heap tables, as [`Self::primary`].
-    #[must_use]
-    pub fn primary_of_row(&self, key: &[u8]) -> u16 {
-        self.primary_of_key(Key::hashed(key).word())
-    }
-
     /// The other nodes that hold `partition`.
     #[inline]
     #[must_use]
@@ -595,20 +589,6 @@ impl Configuration {
     pub fn partition_of(&self, node: u16) -> Option<u16> {
         let partition = self.primaries.iter().position(|primary| *primary == node)?;
         u16::try_from(partition).ok()
-    }
-
-    /// A key of a heap table that starts with `prefix` and lies in `partition`: for rows of which there
-    /// is one in each partition, so that every transaction can have one near.
-    ///
-    /// # Panics
-    /// If there is no such partition.
-    #[must_use]
-    pub fn row_key_in(&self, partition: u16, prefix: &[u8]) -> Vec<u8> {
-        assert!(usize::from(partition) < self.primaries.len(), "there is no such partition");
-        let keys = (0_u32..).map(|number| [prefix, &number.to_be_bytes()].concat());
-        let lies_there =
-            |key: &Vec<u8>| self.partitioning.partition(Key::hashed(key).word()) == partition;
-        keys.into_iter().find(lies_there).expect("keys spread over all partitions")
     }
 
     /// By coordinator: the log group of the last active epoch, without the members that were revoked since. A coordinator that was

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gannet_rpc::{Clock, is_cancel};
+use gannet_storage::HashSeed;
 
 use crate::cancellation::CancellationToken;
 use crate::outcome::{Abort, Conflict, Failure, Outcome, panic_message};
@@ -33,8 +34,9 @@ const LASTING_ATTEMPTS: u32 = 40;
 /// Further conflicts until the longest wait doubles, up to so many times.
 const LASTING_STEP: u32 = 10;
 const LASTING_DOUBLINGS_MAX: u32 = 6;
-/// Between two looks whether there are buckets for expected rows.
-const EXPECTING_LOOK: Duration = Duration::from_millis(1);
+/// Between the first two looks whether there are buckets for expected rows. The time doubles up to the longest.
+const EXPECTING_LOOK_MIN: Duration = Duration::from_micros(100);
+const EXPECTING_LOOK_MAX: Duration = Duration::from_millis(1);
 /// Looks before the rows are inserted all the same.
 const EXPECTING_LOOKS_MAX: u32 = 2_000;
 /// How long a job that calls [`Coordinator::give_way`] has its worker to itself.
@@ -102,11 +104,22 @@ impl<'s> Coordinator<'s> {
         self.transaction.node_id()
     }
 
+    /// The worker of the node that the transactions run at.
+    #[must_use]
+    pub fn worker(&self) -> usize {
+        usize::from(self.transaction.owner().worker())
+    }
+
     /// A partition whose primary this node is: its rows are read without a message. If there is none, the first that is not lost.
     #[inline]
     #[must_use]
     pub fn home_partition(&self) -> Option<u16> {
         self.transaction.home_partition()
+    }
+
+    /// What goes into the hashes of keys.
+    pub(crate) fn hash_seed(&self) -> HashSeed {
+        self.transaction.partitioning().seed()
     }
 
     /// The node that holds `key` as primary, in every table; `u16::MAX` if the partition of the key is lost.
@@ -242,11 +255,28 @@ impl<'s> Coordinator<'s> {
     /// # Errors
     /// That of an interruption.
     pub fn expect_rows(&mut self, table: TableId, rows: usize) -> Result<bool, Abort> {
-        for _ in 0..EXPECTING_LOOKS_MAX {
-            if !self.begin().expect(table, rows)? {
+        let partitions = self.transaction.partitioning().count();
+        let each = u32::try_from(rows / partitions).unwrap_or(u32::MAX);
+        self.expect_all(vec![(table, vec![each; partitions])])
+    }
+
+    /// As [`Self::expect_rows`], of several tables together, with the rows of each partition.
+    pub(crate) fn expect_all(
+        &mut self,
+        mut tables: Vec<(TableId, Vec<u32>)>,
+    ) -> Result<bool, Abort> {
+        for look in 0..EXPECTING_LOOKS_MAX {
+            let mut crowded = Vec::new();
+            for (table, rows) in tables {
+                if self.begin().expect(table, &rows)? {
+                    crowded.push((table, rows));
+                }
+            }
+            if crowded.is_empty() {
                 return Ok(true);
             }
-            self.pause(EXPECTING_LOOK);
+            tables = crowded;
+            self.pause((EXPECTING_LOOK_MIN * (1 << look.min(8))).min(EXPECTING_LOOK_MAX));
         }
         Ok(false)
     }
@@ -271,6 +301,12 @@ impl<'s> Coordinator<'s> {
         token.begin();
         self.transaction.tell_token(Some(Arc::clone(&token)));
         self.transaction.set_cancellation(Some(token));
+    }
+
+    /// The token of the job, for another job that does part of its work.
+    #[must_use]
+    pub fn cancellation(&self) -> Option<Arc<CancellationToken>> {
+        self.transaction.cancellation()
     }
 
     /// Waits until the node holds its lease: then its own rows were right when the job has read them.

@@ -71,9 +71,11 @@ impl<'n> Copier<'n> {
             End::Whole => {
                 let (partition, _) = lesson;
                 let view = self.node.view();
+                // For what is of halves that were merged before they were copied.
+                view.tables().for_each(|(_, table)| table.bury_dead(partition));
+                let used = |table| view.table(table).filter(|_| is_used(&view, table));
                 assert!(
-                    self.node.learning().finish(lesson, |table| is_used(&view, table))
-                        || !rule!(GRACE_PERIOD),
+                    self.node.learning().finish(lesson, used) || !rule!(GRACE_PERIOD),
                     "updates of partition {partition} wait, although all its buckets are copied"
                 );
             }
@@ -203,9 +205,7 @@ impl TableCopy<'_> {
                 if !rule!(COPIED_VERSION) {
                     unit.base_version = 0;
                 }
-                let address = table.address_to_fill(unit.partition, unit.bucket);
-                let address = address.expect("a learner has its partition, and memory for it");
-                let copied = self.node.learning().copy(table, address, &unit);
+                let copied = self.node.learning().copy(table, &unit);
                 assert!(
                     copied.is_ok() || !rule!(GRACE_PERIOD),
                     "bucket {} of partition {} of table {} lacks an update behind its copy",

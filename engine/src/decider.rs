@@ -358,7 +358,7 @@ impl Decider {
                     self.copies_due_ns = None;
                     self.have_adopted(&decided.configuration);
                 }
-                Change::Form(_)
+                Change::Form { .. }
                 | Change::Create(_)
                 | Change::Leave(_)
                 | Change::Remove(_)

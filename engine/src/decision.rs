@@ -128,7 +128,7 @@ impl StateMachine for Decided {
 
 #[cfg(test)]
 mod tests {
-    use gannet_storage::{Partitioning, TableDefinition, TableKind};
+    use gannet_storage::{HashSeed, Partitioning, TableDefinition, TableKind};
 
     use super::*;
     use crate::configuration::MemberEntry;
@@ -157,7 +157,8 @@ mod tests {
             zone: "rack 1".to_owned(),
         });
         let first = Configuration::new(7, 2, 2, Partitioning::new(4).unwrap()).unformed();
-        let first = first.after(&Change::Form(members.into())).unwrap();
+        let first =
+            first.after(&Change::Form { members: members.into(), seed: HashSeed::ZERO }).unwrap();
         let mut whole = Decided::new(Arc::new(first));
         let mut other = Decided::new(Arc::new(Configuration::clone(&whole.configuration)));
         let version = whole.configuration.version;

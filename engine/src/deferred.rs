@@ -326,11 +326,17 @@ impl Deferred {
         Some(self.writes.get(&table)?.get(key)?.value.as_deref())
     }
 
+    /// Whether it writes rows of a table.
+    #[must_use]
+    pub fn writes_to(&self, table: TableId) -> bool {
+        self.writes.get(&table).is_some_and(|own| !own.is_empty())
+    }
+
     /// Whether it writes rows of a table, or has read that one of them is not there.
     #[must_use]
     pub fn concerns(&self, table: TableId) -> bool {
         let first = TableKey { table, key: Vec::new() };
-        self.writes.get(&table).is_some_and(|own| !own.is_empty())
+        self.writes_to(table)
             || self.absent.range(first..).next().is_some_and(|row| row.table == table)
     }
 
@@ -438,9 +444,15 @@ impl Deferred {
                 .iter()
                 .any(|scan| scan.table() == table.0 && matches!(**scan, ScanObservation::Span(_)))
         };
-        for (table, rows) in taken.new_rows().filter(|(table, _)| !is_folded(*table)) {
+        let many: Vec<_> = taken.many_new_keys().filter(|it| !is_folded(it.0)).collect();
+        if !many.is_empty() {
+            let transaction = coordinator.begin();
+            let count = |(table, keys): (TableId, Vec<&[u8]>)| {
+                (table, transaction.count_by_partition(table, &keys))
+            };
+            let rows = many.into_iter().map(count).collect();
             // A hint: what interrupts it, the commit learns.
-            let _ = coordinator.expect_rows(table, rows);
+            let _ = coordinator.expect_all(rows);
         }
         let mut waits = 0;
         loop {
@@ -464,11 +476,14 @@ impl Deferred {
         if self.is_alone { COMMIT_ATTEMPTS_MAX } else { 1 }
     }
 
-    /// The tables that it adds many rows to, with their numbers.
-    fn new_rows(&self) -> impl Iterator<Item = (TableId, usize)> {
-        let is_new = |write: &&Write| !write.existed && write.value.is_some();
+    /// The tables that it adds many rows to, with the keys of those.
+    fn many_new_keys(&self) -> impl Iterator<Item = (TableId, Vec<&[u8]>)> {
+        let is_new = |(_, write): &(&Vec<u8>, &Write)| !write.existed && write.value.is_some();
         let many = self.writes.iter().filter(|(_, own)| own.len() >= EXPECTED_ROWS_MIN);
-        many.map(move |(table, own)| (*table, own.values().filter(is_new).count()))
+        let new = many.map(move |(table, own)| {
+            (*table, own.iter().filter(is_new).map(|(key, _)| key.as_slice()).collect::<Vec<_>>())
+        });
+        new.filter(|(_, keys)| keys.len() >= EXPECTED_ROWS_MIN)
     }
 
     /// Ends a transaction that writes nothing.

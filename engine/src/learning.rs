@@ -9,6 +9,9 @@
 //! known to be in the copy. A copy replaces whatever the bucket has at a lower version: in the grace period between `Learn` and `Fill` some
 //! updates come to the learner, and others do not. At its primary no bucket with rows has version 0.
 //!
+//! A half may be merged before it is copied. Then it will not be copied: the merge has its rows, or the copy of the bucket has, and what waits for
+//! the half is given up.
+//!
 //! Where a split waited, the other half is born when the split is applied, and what waits for that half follows. Buckets are copied in the
 //! order of their numbers, and a half that is born has a larger number: the copy comes to all halves.
 //!
@@ -26,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gannet_rules::rule;
-use gannet_storage::{Applied, BucketAddress, BucketUpdate, Table};
+use gannet_storage::{Applied, BucketUpdate, Table, UnitKind};
 
 /// A partition, and the version of the configuration since which the node learns it.
 pub(crate) type Lesson = (u16, u64);
@@ -86,6 +89,24 @@ impl State {
         self.waiting_bytes -= waiting.iter().map(Vec::len).sum::<usize>();
         waiting
     }
+
+    /// Gives up what waits for halves of a bucket that were merged into it before it was copied: they will not be copied.
+    fn drop_merged(&mut self, table: &Table, copy: &BucketUpdate<'_>) {
+        let (number, partition) = (copy.table, copy.partition);
+        let behind =
+            (number, partition, copy.bucket.saturating_add(1))..=(number, partition, u32::MAX);
+        let buckets: Vec<_> = self.waiting.range(behind).map(|(key, _)| *key).collect();
+        for key in buckets.into_iter().filter(|key| table.is_split_off(copy, key.2)) {
+            let waiting = self.take_waiting(key);
+            let is_later =
+                |bytes: &Vec<u8>| BucketUpdate::parse_checked(bytes).order() > copy.order() + 1;
+            let later: Vec<_> = waiting.into_iter().filter(is_later).collect();
+            if !later.is_empty() {
+                self.waiting_bytes += later.iter().map(Vec::len).sum::<usize>();
+                self.waiting.insert(key, later);
+            }
+        }
+    }
 }
 
 impl Learning {
@@ -114,14 +135,10 @@ impl Learning {
     }
 
     /// Applies a unit of a bucket that may not be copied yet, or has it wait. It is `bytes`. Whether it could.
-    pub(crate) fn update(
-        &self,
-        table: &Table,
-        address: BucketAddress,
-        (unit, bytes): (&BucketUpdate<'_>, &[u8]),
-    ) -> bool {
+    pub(crate) fn update(&self, table: &Table, (unit, bytes): (&BucketUpdate<'_>, &[u8])) -> bool {
         let mut state = self.lock();
-        // The copy may have come meanwhile.
+        // The copy may have come meanwhile, and the bucket have got other memory.
+        let Some(address) = table.address_to_fill(unit) else { return false };
         if table.apply_at_backup(address, unit) != Applied::Gap || !rule!(WAITING_UPDATES) {
             return true;
         }
@@ -138,30 +155,28 @@ impl Learning {
     ///
     /// # Errors
     /// A unit misses an earlier one, which is a bug.
-    pub(crate) fn copy(
-        &self,
-        table: &Table,
-        address: BucketAddress,
-        unit: &BucketUpdate<'_>,
-    ) -> Result<(), Applied> {
+    pub(crate) fn copy(&self, table: &Table, unit: &BucketUpdate<'_>) -> Result<(), Applied> {
         let mut state = self.lock();
-        table.fill_bucket(address, unit);
+        let applied = table.fill_bucket(unit);
+        applied.expect("a learner has its partition, and memory for it");
         if state.waiting.is_empty() {
             return Ok(());
         }
+        state.drop_merged(table, unit);
         let mut filled = vec![unit.bucket];
         while let Some(bucket) = filled.pop() {
             let waiting = state.take_waiting((unit.table, unit.partition, bucket));
             let units = waiting.iter().map(|bytes| BucketUpdate::parse_checked(bytes));
             let mut units: Vec<_> = units.collect();
             // A flush brings them in any order.
-            units.sort_by_key(|unit| unit.base_version);
+            units.sort_by_key(BucketUpdate::order);
             for unit in units {
-                let address = table.address_to_fill(unit.partition, bucket).ok_or(Applied::Gap)?;
+                let address = table.address_to_fill(&unit);
+                let address = address.ok_or(Applied::Gap)?;
                 match table.apply_at_backup(address, &unit) {
                     Applied::Gap => return Err(Applied::Gap),
                     // Its other half is born, and is like a bucket that was copied.
-                    Applied::Applied if unit.splits && rule!(WAITING_SPLITS) => {
+                    Applied::Applied if unit.kind == UnitKind::Split && rule!(WAITING_SPLITS) => {
                         filled.extend(table.child_of(bucket, unit.base_version));
                     }
                     Applied::Applied | Applied::Duplicate => {}
@@ -215,16 +230,25 @@ impl Learning {
         self.lock().begun.remove(&lesson);
     }
 
-    /// A partition is copied. What waits for tables that are not used any more is given up. Whether nothing else waits.
-    pub(crate) fn finish(&self, lesson: Lesson, is_used: impl Fn(u32) -> bool) -> bool {
+    /// A partition is copied. What waits for tables that are not used any more is given up, and for halves that were merged before they were
+    /// copied. Whether nothing else waits. `used` has the tables that are used.
+    pub(crate) fn finish<'t>(
+        &self,
+        lesson: Lesson,
+        used: impl Fn(u32) -> Option<&'t Table>,
+    ) -> bool {
         let mut state = self.lock();
         let State { waiting, waiting_bytes, .. } = &mut *state;
-        waiting.retain(|&(table, partition, _), units| {
-            let is_kept = partition != lesson.0 || is_used(table);
-            if !is_kept {
-                *waiting_bytes -= units.iter().map(Vec::len).sum::<usize>();
-            }
-            is_kept
+        waiting.retain(|&(number, partition, _), units| {
+            let table = used(number);
+            units.retain(|bytes| {
+                let unit = BucketUpdate::parse_checked(bytes);
+                let is_open = |table: &Table| !table.is_duplicate(&unit);
+                let is_kept = partition != lesson.0 || table.is_some_and(is_open);
+                *waiting_bytes -= if is_kept { 0 } else { bytes.len() };
+                is_kept
+            });
+            !units.is_empty()
         });
         state.copied.insert(lesson);
         state.waiting.keys().all(|(_, partition, _)| *partition != lesson.0)

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use gannet_rules::rule;
-use gannet_storage::{BucketAddress, Key, StorageError};
+use gannet_storage::{BucketAddress, HashedKey, Key, StorageError};
 
 use crate::cluster::Cluster;
 use crate::table_id::TableId;
@@ -26,10 +26,10 @@ struct PendingRow {
 }
 
 impl PendingRow {
-    fn parts<'b>(&self, bytes: &'b [u8]) -> (Key<'b>, &'b [u8]) {
+    fn parts<'b>(&self, bytes: &'b [u8]) -> (HashedKey<'b>, &'b [u8]) {
         let bytes = &bytes[self.at..self.at + self.key_bytes + self.value_bytes];
         let (key, value) = bytes.split_at(self.key_bytes);
-        (Key::from_parts(self.key, key), value)
+        (HashedKey::from_parts(self.key, key), value)
     }
 }
 
@@ -82,14 +82,14 @@ impl<'c> Loader<'c> {
         key: impl Into<Key<'k>>,
         value: &[u8],
     ) -> Result<(), StorageError> {
-        let key = key.into();
         if self.present().table(table.number()).is_none() {
             // It was created after the loader.
             self.flush()?;
             self.views = self.cluster.nodes().iter().map(|node| node.view()).collect();
         }
-        let definition = self.present().table(table.number());
-        definition.expect("the table is of this cluster").check_row(key, value)?;
+        let found = self.present().table(table.number()).expect("the table is of this cluster");
+        let key = found.hashed(key);
+        found.check_row(key, value)?;
         let (at, key_bytes, value_bytes) = (self.bytes.len(), key.bytes().len(), value.len());
         self.bytes.extend_from_slice(key.bytes());
         self.bytes.extend_from_slice(value);
@@ -130,6 +130,7 @@ impl<'c> Loader<'c> {
     fn write_rows(&mut self) -> Result<(), StorageError> {
         let Self { cluster, views, rows, bytes, copies, .. } = self;
         let configuration = present(views).configuration();
+        let _loading: Vec<_> = views.iter().map(|view| view.begin_loading()).collect();
         let table = |node: usize, row: &PendingRow| {
             let table = views[node].table(row.table.number());
             table.expect("a row was added to a table that is there")
@@ -142,8 +143,8 @@ impl<'c> Loader<'c> {
             for &copy in configuration.copies(partition) {
                 let Some(node) = cluster.local_index(usize::from(copy)) else { continue };
                 let table = table(node, row);
-                let address =
-                    table.held_address(row.key).expect("a node holds the copies assigned to it");
+                let address = table.address_to_load(row.key);
+                let address = address.expect("a node holds the copies assigned to it");
                 table.prefetch(address);
                 copies.push((node, address, index));
             }

@@ -48,7 +48,7 @@ pub(crate) enum FlushError {
 /// What all workers of a node share.
 pub struct Node {
     id: u16,
-    arena: Arc<Arena>,
+    pub(crate) arena: Arc<Arena>,
     counts: Arc<NodeCounts>,
     view: ArcSwap<View>,
     /// Version of the configuration in `view`, which workers look at in each step.

@@ -18,8 +18,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use gannet_storage::Key;
-
 use crate::coordinator::Coordinator;
 use crate::outcome::Abort;
 use crate::row_reservations::{Holder, Reserved, RowName};
@@ -82,7 +80,7 @@ impl Reservations {
         rows: &[TableKey],
         hold: Duration,
     ) -> Result<Vec<bool>, Abort> {
-        let names: Vec<RowName> = rows.iter().map(name_of).collect();
+        let names: Vec<RowName> = names(coordinator, rows);
         let missing = self.missing(&names);
         let refused = self.ask(coordinator, &missing, hold, false)?;
         let is_granted = |name| refused.iter().all(|behind| behind.row != name);
@@ -101,7 +99,7 @@ impl Reservations {
         (hold, lock_timeout): (Duration, Option<Duration>),
         mut check: impl FnMut(&mut Coordinator<'_>) -> Result<(), E>,
     ) -> Result<Option<WaitEnded>, E> {
-        let mut names: Vec<RowName> = rows.iter().map(name_of).collect();
+        let mut names: Vec<RowName> = names(coordinator, rows);
         let mut missing = self.missing(&names);
         let timeout_ns = lock_timeout.map(|it| u64::try_from(it.as_nanos()).unwrap_or(u64::MAX));
         let until_ns = timeout_ns.map(|timeout| coordinator.now_ns().saturating_add(timeout));
@@ -235,6 +233,7 @@ impl Reservations {
     }
 }
 
-fn name_of(row: &TableKey) -> RowName {
-    (row.table.number(), Key::hashed(&row.key).word())
+fn names(coordinator: &Coordinator<'_>, rows: &[TableKey]) -> Vec<RowName> {
+    let seed = coordinator.hash_seed();
+    rows.iter().map(|row| (row.table.number(), seed.hash(&row.key))).collect()
 }

@@ -58,7 +58,7 @@ impl From<Key<'_>> for RowKey {
     fn from(key: Key<'_>) -> Self {
         match key {
             Key::Number(number) => Self::Number(number),
-            Key::Bytes { bytes, .. } => bytes.into(),
+            Key::Bytes(bytes) => bytes.into(),
         }
     }
 }
@@ -98,11 +98,11 @@ mod tests {
     fn a_key_is_named_by_its_number_or_by_how_it_begins() {
         let named = |key: Key<'_>| RowKey::from(key).to_string();
         assert_eq!(named(Key::Number(42)), "42");
-        assert_eq!(named(Key::hashed(b"")), "\"\"");
-        assert_eq!(named(Key::hashed(b"tea\xff")), "\"tea\\xff\"");
-        assert_eq!(named(Key::hashed(b"twelve bytes")), "\"twelve bytes\"");
-        assert_eq!(named(Key::hashed(b"more than twelve bytes")), "\"more than tw...\"");
-        assert_eq!(named(Key::hashed(&[b'x'; 5_000])), "\"xxxxxxxxxxxx...\"");
+        assert_eq!(named(Key::from(b"")), "\"\"");
+        assert_eq!(named(Key::from(b"tea\xff")), "\"tea\\xff\"");
+        assert_eq!(named(Key::from(b"twelve bytes")), "\"twelve bytes\"");
+        assert_eq!(named(Key::from(b"more than twelve bytes")), "\"more than tw...\"");
+        assert_eq!(named(Key::from(&[b'x'; 5_000])), "\"xxxxxxxxxxxx...\"");
     }
 
     #[test]

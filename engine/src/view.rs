@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gannet_rpc::Identity;
-use gannet_storage::{Arena, BucketAddress, Table, TableKind};
+use gannet_storage::{Arena, BucketAddress, Loading, Table, TableKind};
 
 use crate::by_number::ByNumber;
 use crate::configuration::Configuration;
@@ -135,6 +135,11 @@ impl View {
     #[inline(always)]
     pub(crate) fn has_crowded(&self) -> bool {
         self.arena.has_crowded()
+    }
+
+    /// This thread, which is no worker, looks at buckets until the value is dropped.
+    pub(crate) fn begin_loading(&self) -> Loading<'_> {
+        self.arena.begin_loading()
     }
 
     /// As [`Self::has_crowded`], since the last call.

@@ -19,17 +19,16 @@
 //!
 //! *Source*: FaSST section 4.1 (the master coroutine's loop), which runs requests before it resumes coroutines.
 
+mod others;
 mod own_jobs;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use crossbeam::queue::ArrayQueue;
-use gannet_rpc::{
-    Clock, Coroutine, Counters, Endpoint, Identity, Incoming, PacketReceiver, PacketSender,
-};
+use gannet_rpc::{Clock, Coroutine, Counters, Endpoint, Incoming, PacketReceiver, PacketSender};
 use gannet_rules::rule;
 use gannet_storage::{CommitLog, TransactionId};
 
@@ -42,10 +41,8 @@ use crate::fence::WorkerLease;
 use crate::fold::FoldPrograms;
 use crate::giving_back::GivingBack;
 use crate::idle::Idle;
-use crate::lease::LeaseTerms;
 use crate::node::{Adopted, Flushed, Node};
 use crate::participant::{Participant, Prepared};
-use crate::request::partition_of;
 use crate::statistics::Statistics;
 use crate::transaction::Transaction;
 use crate::transaction::round::Round;
@@ -254,44 +251,6 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         }
     }
 
-    /// Complains about nodes that do not answer, unless this one could not hear them.
-    #[cold]
-    fn complain(&mut self, now_ns: u64) {
-        let Some(terms) = self.node.lease_terms() else { return };
-        if self.lease.is_held() {
-            let now = (self.lease.now_ns(), terms);
-            for node in self.endpoint.silent_nodes(now_ns, terms.complaint_ns()) {
-                self.node.complain(node, &self.tell_jobs(node, now), now);
-            }
-        } else {
-            self.endpoint.forgive();
-        }
-    }
-
-    /// Tells the jobs that wait for a node that it is silent; the partitions that they ask about.
-    fn tell_jobs(&self, node: u16, now: (u64, LeaseTerms)) -> BTreeSet<u16> {
-        let partitioning = self.view.configuration().partitioning;
-        let mut of_all = BTreeSet::new();
-        for (coroutine, slot) in (0..).zip(&self.slots) {
-            let batch = self.endpoint.batch(coroutine);
-            let batch = batch.borrow();
-            let mut unanswered = batch.unanswered(node).peekable();
-            if unanswered.peek().is_none() {
-                continue;
-            }
-            let partitions: BTreeSet<_> = unanswered
-                .filter_map(|request| partition_of(request.kind, request.payload, partitioning))
-                .collect();
-            if let Some(silences) =
-                slot.control.token.borrow().as_ref().and_then(|job| job.silences())
-            {
-                silences.note(node, &partitions, now);
-            }
-            of_all.extend(partitions);
-        }
-        of_all
-    }
-
     /// Adopts the node's present view, if it is another, and tells the node when all coroutines have come to it, and that partitions
     /// are not served any more. Whether the worker may take a step.
     #[cold]
@@ -399,6 +358,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         self.adopted.adopt(&view);
         self.participant.adopt(&view);
         let before = std::mem::replace(&mut self.view, view);
+        self.leave_others(before.configuration());
         self.meet_others();
         self.begin_own_jobs(before.configuration());
         for coroutine in self.idle.iter() {
@@ -408,30 +368,6 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
 
     pub(crate) fn coroutines(&self) -> u16 {
         u16::try_from(self.slots.len()).expect("a worker has at most 256")
-    }
-
-    /// Exchanges packets with the processes that have come in the place of others.
-    fn meet_others(&mut self) {
-        let identity = self.view.identity(self.number, self.coroutines());
-        let view = Arc::clone(&self.view);
-        if self.reconnect(&view, &identity) {
-            self.endpoint.admit(identity);
-        }
-    }
-
-    /// Finds the way to members that are other processes than before; whether there are any.
-    fn reconnect(&mut self, view: &View, identity: &Identity) -> bool {
-        let configuration = view.configuration();
-        let others = self.endpoint.others_than(identity);
-        for node in others.iter().filter(|node| configuration.is_member(**node)) {
-            let told = &configuration.members[usize::from(*node)].ports;
-            if let Err(reason) = self.endpoint.sender_mut().reconnect(*node, told) {
-                tracing::error!(
-                    "no requests can be sent to node {node}, which has come back: {reason}"
-                );
-            }
-        }
-        !others.is_empty()
     }
 
     /// Whether [`Self::poll`] would find something to do at once, packets apart.

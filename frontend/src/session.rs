@@ -39,12 +39,12 @@ use tokio::sync::oneshot;
 use crate::aside::HELD_BYTES_MAX;
 use crate::database::Database;
 use crate::error::SqlError;
-use crate::execute::copy::Reader;
 use crate::execute::{Resources, Row, Transaction};
 use crate::memory::{Budget, Charge};
 use crate::parser;
+use crate::plan::PlanKind;
 use crate::plan::statement::Prepared;
-use crate::plan::{Plan, PlanKind};
+use crate::session::run::CopyIn;
 use crate::settings;
 use crate::text::padded;
 use crate::value::{DataType, Value};
@@ -189,17 +189,6 @@ pub struct Session {
     files: Arc<AtomicUsize>,
     /// Whether jobs are refused while the node has had no lease for long.
     refuses_without_lease: bool,
-}
-
-/// A COPY FROM in progress.
-struct CopyIn {
-    sql: String,
-    insert: Arc<Plan>,
-    reader: Reader,
-    rows: Vec<Row>,
-    /// Rows of the next batch.
-    batch_rows: usize,
-    count: u64,
 }
 
 /// The rows of a statement, one by one. Dropping this drops the remaining rows.
@@ -458,10 +447,10 @@ impl Session {
     /// # Errors
     /// The error of the rows; it ends the COPY.
     pub async fn copy_in(&mut self, chunk: &[u8]) -> Result<u64, SqlError> {
-        let result = self.copy_chunk(chunk).await.map_err(|error| self.copied_so_far(error));
-        if result.is_err() {
-            self.copy = None;
-        }
+        let result = match self.copy_chunk(chunk).await {
+            Err(error) => Err(self.copy_failed(error).await),
+            count => count,
+        };
         self.end_statement(result)
     }
 
@@ -471,12 +460,15 @@ impl Session {
     /// The error of the last rows; SQLSTATE 57014 if the client gives up.
     pub async fn copy_end(&mut self, abandon: Option<String>) -> Result<String, SqlError> {
         let result = match abandon {
-            None => self.copy_rest().await.map_err(|error| self.copied_so_far(error)),
+            None => match self.copy_rest().await {
+                Err(error) => Err(self.copy_failed(error).await),
+                tag => tag,
+            },
             Some(message) => {
                 Err(SqlError::new("57014", format!("COPY from stdin failed: {message}")))
             }
         };
-        self.copy = None;
+        self.give_up_copy();
         self.end_statement(result)
     }
 
@@ -527,6 +519,13 @@ impl Session {
     fn start_statement(&mut self) {
         self.result.clear();
         self.rest = None;
+        if self.copy.as_ref().is_some_and(CopyIn::has_begun) {
+            // The caller has not ended the COPY, whose rows are part of the transaction.
+            self.give_up_copy();
+            if self.status == TransactionStatus::InTransaction {
+                self.status = TransactionStatus::Failed;
+            }
+        }
         self.takes = std::mem::take(&mut self.next_takes);
         self.cancel.reset();
         if self.status == TransactionStatus::Idle {

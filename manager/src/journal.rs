@@ -24,7 +24,7 @@ use crate::frames;
 use crate::{ReplicaId, Types};
 
 const MAGIC: [u8; 8] = *b"gannetml";
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 /// A log of fewer bytes is not replaced.
 pub(crate) const REPLACED_BYTES_MIN: usize = 16 << 10;
 

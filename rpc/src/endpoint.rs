@@ -189,6 +189,20 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         self.identity = identity;
     }
 
+    /// A node is gone that is to answer nothing any more: each request to it counts as answered with `status`, without a payload.
+    #[cold]
+    pub fn give_up_on(&mut self, node: u16, status: u16) {
+        // Nothing is under way to it, and nobody is held.
+        if let Some(peer) = peers_of(&self.identity, &self.sender).into_iter().nth(node.into()) {
+            self.peers[usize::from(node)] = peer;
+        }
+        for (coroutine, batch) in (0..).zip(&self.batches) {
+            if batch.borrow_mut().answer_all(node, status) {
+                self.ready.push(coroutine);
+            }
+        }
+    }
+
     /// The nodes of which another incarnation is known than this identity has.
     #[must_use]
     pub fn others_than(&self, identity: &Identity) -> Vec<u16> {

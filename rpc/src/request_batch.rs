@@ -276,6 +276,23 @@ impl RequestBatch {
         })
     }
 
+    /// Answers what was sent to a destination, and is not answered, with a status. Whether the batch is answered by that.
+    #[cold]
+    pub(crate) fn answer_all(&mut self, destination: u16, status: u16) -> bool {
+        let is_sent = self.unanswered > 0;
+        let lane = &mut self.lanes[usize::from(destination)];
+        if !is_sent || lane.answered || lane.requests == 0 {
+            return false;
+        }
+        for _ in 0..lane.requests {
+            append(&mut lane.response, 0, |_| (status, 0));
+        }
+        lane.answered = true;
+        self.statuses = self.statuses.and(Statuses::UNKNOWN);
+        self.unanswered -= 1;
+        self.unanswered == 0
+    }
+
     /// The requests that were sent to a destination and are not answered.
     pub fn unanswered(&self, destination: u16) -> impl Iterator<Item = Message<'_>> {
         let lane = &self.lanes[usize::from(destination)];

@@ -581,3 +581,42 @@ fn fuzz_sessions_against_a_reference() {
         }
     });
 }
+
+#[test]
+fn requests_to_a_node_that_is_given_up_count_as_answered() {
+    const STATUS: u16 = 77;
+    let mut pair = Pair::new(1, 0);
+    let batch = pair.endpoints[0].batch(3);
+    batch.borrow_mut().push(0, 5, b"own", 8).unwrap();
+    batch.borrow_mut().push(1, 5, b"one", 8).unwrap();
+    batch.borrow_mut().push(1, 5, b"two", 8).unwrap();
+    pair.endpoints[0].submit(3, pair.now_ns);
+    // More than there are credits for.
+    for coroutine in 4..COROUTINES {
+        pair.endpoints[0].batch(coroutine).borrow_mut().push(1, 5, b"held", 8).unwrap();
+        pair.endpoints[0].submit(coroutine, pair.now_ns);
+    }
+    let late = std::mem::take(&mut pair.network.borrow_mut().queues[1]);
+    pair.endpoints[0].give_up_on(1, STATUS);
+    let ready: BTreeSet<u16> = std::iter::from_fn(|| pair.endpoints[0].take_ready()).collect();
+    assert!(ready.iter().copied().eq(4..COROUTINES), "coroutine 3 waits for its own node");
+    pair.endpoints[0].receive(&mut pair.handlers[0], &mut pair.incoming, 0);
+    assert_eq!(pair.endpoints[0].take_ready(), Some(3));
+    let mut answered = batch.borrow_mut();
+    assert_ne!(answered.next_response(0).kind, STATUS);
+    for _ in 0..2 {
+        let answer = answered.next_response(1);
+        assert_eq!((answer.kind, answer.payload), (STATUS, &[][..]));
+    }
+    answered.clear();
+    drop(answered);
+    for coroutine in 4..COROUTINES {
+        pair.endpoints[0].batch(coroutine).borrow_mut().clear();
+    }
+    // It answers all the same, too late.
+    pair.network.borrow_mut().queues[1] = late;
+    (0..10).for_each(|_| pair.step());
+    assert_eq!(pair.endpoints[0].take_ready(), None);
+    assert_eq!(pair.endpoints[0].open_requests(), 0);
+    assert!(pair.endpoints[0].counters().late_responses > 0);
+}

@@ -6,7 +6,9 @@ use std::future::Future;
 use std::sync::Arc;
 
 use gannet_benchmarks::sql::{SqlConnection, SqlConnector, SqlFailure, SqlRows, SqlValue, Target};
-use gannet_benchmarks::{BenchmarkError, Check, check_replicas, cluster_settings, topology_text};
+use gannet_benchmarks::{
+    BenchmarkError, Check, check_replicas, cluster_settings, index_bytes_per_key, topology_text,
+};
 use gannet_engine::{Cluster, ClusterOptions};
 use gannet_frontend::{Database, PreparedStatement, Session, SqlError, StatementResult, Value};
 
@@ -49,6 +51,7 @@ impl SqlConnector for Embedded {
             threads: Some(self.cluster.thread_count()),
             memory_bytes: Some(memory),
             copies: Some(self.cluster.options().replicas),
+            index_bytes_per_key: index_bytes_per_key(&self.cluster),
         }
     }
 

@@ -69,6 +69,7 @@ impl SqlConnector for Server {
             threads: None,
             memory_bytes: None,
             copies: None,
+            index_bytes_per_key: None,
         }
     }
 }

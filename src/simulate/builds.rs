@@ -488,6 +488,7 @@ pub(super) fn run(
     // Each round of builds would wait for all drains that are to follow each other.
     let drains = scenario.drains.iter().filter(|drain| !drain.in_turn);
     simulation.plan_drains(drains.copied().collect());
+    simulation.plan_reshapes(*seed, *transactions);
     let nodes = simulation.cluster().nodes().into_iter().enumerate();
     let processes: Result<Vec<_>, SqlError> = nodes
         .map(|(number, node)| {

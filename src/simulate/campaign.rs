@@ -57,6 +57,7 @@ pub(crate) struct Summary {
     pub(crate) given_up: u64,
     pub(crate) copied_bytes: u64,
     pub(crate) splits: u64,
+    pub(crate) merges: u64,
     pub(crate) let_in: u64,
     pub(crate) retransmitted: u64,
     pub(crate) seconds: f64,
@@ -106,6 +107,7 @@ impl Summary {
         self.given_up += found.given_up;
         self.copied_bytes += found.copied_bytes;
         self.splits += found.splits;
+        self.merges += found.merges;
         self.let_in += found.came_back.joined;
         self.retransmitted += found.counters.retransmitted;
     }
@@ -188,7 +190,8 @@ impl std::fmt::Display for Summary {
             "{} times members were drained or no longer; {} copies were given up; {copied} KiB of rows were copied",
             self.drains, self.given_up
         )?;
-        writeln!(out, "{} buckets were split", self.splits)?;
+        let Self { splits, merges, .. } = self;
+        writeln!(out, "{splits} buckets were split, and halves merged {merges} times at copies")?;
         write!(out, "requests sent again: {}", self.retransmitted)
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use gannet_storage::{
-    Applied, Arena, BucketAddress, BucketUpdate, BucketUpdateWriter, Key, Lock, LockMode, Owner,
-    Partitioning, Read, Table, TableLayout,
+    Applied, Arena, BucketAddress, BucketUpdate, BucketUpdateWriter, HashedKey, Lock, LockMode,
+    Owner, Partitioning, Read, Table, TableLayout,
 };
 
 const ROWS: u64 = 2_000_000;
@@ -92,7 +92,7 @@ fn lock_and_apply(criterion: &mut Criterion) {
                 let header = (0, location.partition, location.root);
                 unit.clear();
                 let mut writer = BucketUpdateWriter::begin(&mut unit, header, version, READER);
-                writer.put(Key::Number(key), &value);
+                writer.put(HashedKey::Number(key), &value);
                 writer.finish();
                 let applied = table.apply_at_primary(address, &BucketUpdate::parse_checked(&unit));
                 assert_eq!(applied, Applied::Applied);

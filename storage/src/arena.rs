@@ -19,7 +19,7 @@ use crate::extents::{Extent, Extents, joined};
 use crate::lock_counts::LockCounts;
 use crate::sync::{AtomicU64, Mutex, Ordering, fence, lock};
 use crate::table::BucketAddress;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 /// Bytes in the unit of allocation: one cache line.
 pub(crate) const LINE_BYTES: usize = 64;
@@ -39,13 +39,37 @@ pub(crate) enum Quota {
     Decided,
 }
 
+/// As long as it is there, a thread that is no worker looks at buckets.
+pub struct Loading<'a>(&'a AtomicUsize);
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Memory that is free, and not handed out yet.
+pub struct Retired(Vec<Extent>);
+
+impl Retired {
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 /// A node's memory: 64-bit atomic words, allocated in cache lines.
 pub struct Arena {
     memory: Memory,
     extents: Mutex<Extents>,
     limit_words: usize,
     shares: Box<[Share]>,
-    /// Whether a table may have too few buckets. Loom does not explore it.
+    /// Extents that are free, and that threads may still look at.
+    retired: Mutex<Vec<Extent>>,
+    /// Threads beside the workers that load rows, and so may look at extents that are retired.
+    loading: AtomicUsize,
+    /// Whether a table may have too few buckets, or too many, or extents are retired. Loom does not explore it.
     has_crowded: AtomicBool,
     locks: LockCounts,
 }
@@ -67,6 +91,8 @@ impl Arena {
             extents: Mutex::new(Extents::new(lines, bytes / LINE_BYTES)),
             limit_words: (limit_bytes / 8).max(LINE_WORDS),
             shares: share_bytes.iter().map(|bytes| Share::new(*bytes)).collect(),
+            retired: Mutex::new(Vec::new()),
+            loading: AtomicUsize::new(0),
             has_crowded: AtomicBool::new(false),
             locks: LockCounts::new(share_bytes.len()),
         })
@@ -106,13 +132,13 @@ impl Arena {
         self.share(partition).free_lines() * LINE_WORDS
     }
 
-    /// A table may have too few buckets.
+    /// A table may have too few buckets, or too many, or memory is retired.
     pub(crate) fn note_crowded(&self) {
         // Release: pairs with the Acquire in take_crowded(): the table is noted.
         self.has_crowded.store(true, Ordering::Release);
     }
 
-    /// Whether a table may have too few buckets.
+    /// Whether a table may have too few buckets, or too many, or memory is retired.
     #[inline(always)]
     #[must_use]
     pub fn has_crowded(&self) -> bool {
@@ -120,7 +146,7 @@ impl Arena {
         self.has_crowded.load(Ordering::Relaxed)
     }
 
-    /// Whether a table may have had too few buckets since the last call.
+    /// As [`Self::has_crowded`], since the last call.
     #[must_use]
     pub fn take_crowded(&self) -> bool {
         self.has_crowded.swap(false, Ordering::AcqRel)
@@ -195,6 +221,52 @@ impl Arena {
         }
         let mut free = lock(&self.extents);
         extents.into_iter().for_each(|extent| free.give_back(extent));
+    }
+
+    /// Counts extents as free. They are zeros, and handed out, when whoever calls [`Self::take_retired`] has given them back.
+    pub(crate) fn retire(&self, extents: Vec<Extent>) {
+        let mut known = lock(&self.extents);
+        extents.iter().for_each(|extent| known.retire(*extent));
+        drop(known);
+        lock(&self.retired).extend(extents);
+        self.note_crowded();
+    }
+
+    /// The memory of dead buckets. No thread finds a way to it any more; one may be looking at it still.
+    #[must_use]
+    pub fn take_retired(&self) -> Retired {
+        Retired(std::mem::take(&mut *lock(&self.retired)))
+    }
+
+    /// A thread that is no worker begins to look at buckets, until the value is dropped.
+    #[must_use]
+    pub fn begin_loading(&self) -> Loading<'_> {
+        // SeqCst: it is counted before it looks for addresses.
+        self.loading.fetch_add(1, Ordering::SeqCst);
+        Loading(&self.loading)
+    }
+
+    /// Whether a thread that is no worker may look at memory that was retired before.
+    #[must_use]
+    pub fn is_loaded(&self) -> bool {
+        self.loading.load(Ordering::SeqCst) > 0
+    }
+
+    /// Has what [`Self::take_retired`] gave wait on.
+    pub fn put_back(&self, retired: Retired) {
+        lock(&self.retired).extend(retired.0);
+    }
+
+    /// Takes it back, when each worker has begun another step since it was retired.
+    pub fn reclaim(&self, retired: Retired) {
+        let extents = joined(retired.0);
+        // Release: as in give_back().
+        fence(Ordering::Release);
+        for extent in &extents {
+            self.memory.clear(extent.first_word(), extent.lines * LINE_WORDS);
+        }
+        let mut free = lock(&self.extents);
+        extents.into_iter().for_each(|extent| free.reclaim(extent));
     }
 
     /// Prefetches the line with the tags of the bucket at `address`, which mostly has all of its header.

@@ -27,7 +27,7 @@
 //! is as long as its rows and its reservations need, at every copy. An overflow bucket of one line is a cell (`cells.rs`), and is
 //! freed when it is empty. A longer one stays until the table goes.
 //!
-//! *Invariants*: main buckets are freed with their table alone; a chain grows and shrinks at its end, in a write; versions never fall.
+//! *Invariants*: the buckets that a table began with are freed with it alone; a chain grows and shrinks at its end, in a write; counts of versions never fall.
 
 use crate::arena::{Arena, LINE_WORDS, Quota};
 use crate::cells::{LINK_MASK, link_of};
@@ -289,6 +289,13 @@ impl<'a> Bucket<'a> {
     /// As a writer's sequence word, of a bucket that nobody reads or writes any more.
     pub(crate) fn last_sequence(&self) -> u64 {
         held(next_of(self.words[SEQUENCE].load(Ordering::Relaxed)))
+    }
+
+    /// How many rows there are.
+    pub(crate) fn rows(&self, sequence_word: u64) -> u64 {
+        let mut rows = 0;
+        self.for_each(sequence_word, |_| rows += 1);
+        rows
     }
 
     /// The stamp of the version that deleted a row from the bucket last; 0 in a fixed table.

@@ -2,9 +2,10 @@
 //!
 //! ```text
 //!  0 u32 table | 4 u32 bucket
-//!  8 u16 partition | 10 u16 items (2^16 - 1 = splits the bucket, without items) | 12 u32 bytes of all items
+//!  8 u16 partition | 10 u16 items (2^16 - 1 = splits the bucket, 2^16 - 2 = merges a half into it) | 12 u32 bytes behind the header
 //! 16 u64 base version                        installs base version + 1; a split, the same in both halves, of the next level
 //! 24 u64 owner                               the transaction's lock word
+//!    a merge: u64 version | u64 deletion mark | u64 items    of the half; a value in a heap table has its row's stamp before it
 //! 32 items: u64 key | u32 value bytes (2^32 - 1 = delete) | u32 key bytes | key, value, each padded
 //!           to 8 bytes. A fixed table's key is its number and has no bytes; a heap table's hash.
 //! ```
@@ -12,16 +13,20 @@
 //!
 //! *Source*: `docs/protocol.md`, "Unit of change".
 
-use crate::key::Key;
+use crate::growth::count_of;
+use crate::key::HashedKey;
 use crate::owner::Owner;
 
 const HEADER_BYTES: usize = 32;
 const ITEM_HEADER_BYTES: usize = 16;
 const DELETE: u32 = u32::MAX;
 const SPLITS: u16 = u16::MAX;
+const MERGES: u16 = SPLITS - 1;
+/// What a merge has before its items.
+const HALF_BYTES: usize = 24;
 
-/// Changes that a unit has room for: their number has 16 bits, and the largest one says that the bucket is split.
-pub const UNIT_ITEMS_MAX: usize = SPLITS as usize - 1;
+/// Changes that a unit has room for: their number has 16 bits, and the two largest ones say that the bucket is split or merged.
+pub const UNIT_ITEMS_MAX: usize = MERGES as usize - 1;
 
 /// Bytes that are no unit or record. The receiver drops and counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -62,15 +67,35 @@ pub enum Item<'a> {
     /// Write `value` under `key`, whether the key is there or not.
     Put {
         /// The key.
-        key: Key<'a>,
+        key: HashedKey<'a>,
         /// Its value; in a fixed table of the table's size.
         value: &'a [u8],
     },
     /// Remove `key`.
     Delete {
         /// The key.
-        key: Key<'a>,
+        key: HashedKey<'a>,
     },
+}
+
+/// What a unit does to its bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnitKind {
+    /// Its items change rows.
+    Rows,
+    /// It splits the bucket.
+    Split,
+    /// It merges the half that was split off last into the bucket. Its items are the rows of the half ([`BucketUpdate::half`]).
+    Merge,
+}
+
+/// What a unit that merges a half says of the half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Half {
+    /// Its version.
+    pub version: u64,
+    /// Its deletion mark.
+    pub deleted: u64,
 }
 
 /// A parsed unit, borrowing its items from the bytes it was parsed from.
@@ -82,13 +107,14 @@ pub struct BucketUpdate<'a> {
     pub partition: u16,
     /// Main bucket within the partition.
     pub bucket: u32,
-    /// Whether the bucket is split. It has no items then.
-    pub splits: bool,
+    /// What it does to the bucket.
+    pub kind: UnitKind,
     /// Version that the bucket must have.
     pub base_version: u64,
     /// Lock word of the transaction.
     pub owner: Owner,
     bytes: &'a [u8],
+    /// Number of its items; means nothing in units that split or merge.
     count: usize,
 }
 
@@ -119,6 +145,9 @@ impl<'a> BucketUpdate<'a> {
         Malformed::check("unit header", HEADER_BYTES, bytes.len())?;
         let unit_bytes = HEADER_BYTES + read_u32(bytes, 12) as usize;
         Malformed::check("unit", unit_bytes, bytes.len())?;
+        if read_u16(bytes, 10) == MERGES {
+            Malformed::check("merge", HEADER_BYTES + HALF_BYTES, unit_bytes)?;
+        }
         Ok((Self::parse_checked(bytes), &bytes[unit_bytes..]))
     }
 
@@ -131,16 +160,32 @@ impl<'a> BucketUpdate<'a> {
     pub fn parse_checked(bytes: &'a [u8]) -> Self {
         let items_bytes = read_u32(bytes, 12) as usize;
         let items = read_u16(bytes, 10);
+        let kind = match items {
+            SPLITS => UnitKind::Split,
+            MERGES => UnitKind::Merge,
+            _ => UnitKind::Rows,
+        };
         Self {
             table: read_u32(bytes, 0),
             partition: read_u16(bytes, 8),
             bucket: read_u32(bytes, 4),
-            splits: items == SPLITS,
+            kind,
             base_version: read_u64(bytes, 16),
             owner: Owner(read_u64(bytes, 24)),
             bytes: &bytes[..HEADER_BYTES + items_bytes],
-            count: if items == SPLITS { 0 } else { usize::from(items) },
+            count: usize::from(items),
         }
+    }
+
+    /// What a unit that merges a half says of the half.
+    ///
+    /// # Panics
+    /// If it is none.
+    #[must_use]
+    pub fn half(&self) -> Half {
+        assert_eq!(self.kind, UnitKind::Merge, "a unit that merges a half");
+        let word = |number: usize| read_u64(self.bytes, HEADER_BYTES + 8 * number);
+        Half { version: word(0), deleted: word(1) }
     }
 
     /// The bytes that it was parsed from.
@@ -153,7 +198,27 @@ impl<'a> BucketUpdate<'a> {
     #[inline(always)]
     #[must_use]
     pub fn items(&self) -> Items<'a> {
-        Items { bytes: &self.bytes[HEADER_BYTES..], left: self.count }
+        if self.kind == UnitKind::Rows {
+            Items { bytes: &self.bytes[HEADER_BYTES..], left: self.count }
+        } else {
+            self.items_of_shape()
+        }
+    }
+
+    #[cold]
+    fn items_of_shape(&self) -> Items<'a> {
+        let (half, bytes) = match self.kind {
+            UnitKind::Merge => self.bytes[HEADER_BYTES..].split_at(HALF_BYTES),
+            UnitKind::Rows | UnitKind::Split => (&[][..], &self.bytes[HEADER_BYTES..]),
+        };
+        let count = if half.is_empty() { 0 } else { read_u64(half, 16) };
+        Items { bytes, left: usize::try_from(count).unwrap_or(usize::MAX) }
+    }
+
+    /// The place of the unit among those of its bucket: counts of versions rise.
+    #[must_use]
+    pub fn order(&self) -> u64 {
+        count_of(self.base_version)
     }
 }
 
@@ -182,7 +247,7 @@ impl<'a> Iterator for Items<'a> {
         let (header, rest) = self.bytes.split_first_chunk::<ITEM_HEADER_BYTES>()?;
         let (word, key_bytes) = (read_u64(header, 0), read_u32(header, 12) as usize);
         let (bytes, rest) = rest.split_at_checked(key_bytes.next_multiple_of(8))?;
-        let key = Key::from_parts(word, &bytes[..key_bytes]);
+        let key = HashedKey::from_parts(word, &bytes[..key_bytes]);
         let item = match read_u32(header, 8) {
             DELETE => {
                 self.bytes = rest;
@@ -205,6 +270,7 @@ pub struct BucketUpdateWriter<'a> {
     out: &'a mut Vec<u8>,
     start: usize,
     items: usize,
+    merges: bool,
 }
 
 impl<'a> BucketUpdateWriter<'a> {
@@ -225,7 +291,21 @@ impl<'a> BucketUpdateWriter<'a> {
         header[16..24].copy_from_slice(&base_version.to_le_bytes());
         header[24..32].copy_from_slice(&owner.0.to_le_bytes());
         out.extend_from_slice(&header);
-        Self { out, start, items: 0 }
+        Self { out, start, items: 0, merges: false }
+    }
+
+    /// Has it merge a half with this version and deletion mark into the bucket. The items that follow are the rows of the half.
+    ///
+    /// # Panics
+    /// If it has changes.
+    #[must_use]
+    pub fn merge(mut self, half: Half) -> Self {
+        assert_eq!(self.items, 0, "a unit that merges a half has no changes");
+        for word in [half.version, half.deleted, 0] {
+            self.out.extend_from_slice(&word.to_le_bytes());
+        }
+        self.merges = true;
+        self
     }
 
     /// Completes it as a unit that splits its bucket.
@@ -241,7 +321,7 @@ impl<'a> BucketUpdateWriter<'a> {
     ///
     /// # Panics
     /// If the value is 4 GiB long.
-    pub fn put(&mut self, key: Key<'_>, value: &[u8]) {
+    pub fn put(&mut self, key: HashedKey<'_>, value: &[u8]) {
         let value_bytes = u32::try_from(value.len()).expect("a value is at most 1 MiB long");
         self.item(key, value_bytes);
         self.pad(value);
@@ -251,11 +331,11 @@ impl<'a> BucketUpdateWriter<'a> {
     ///
     /// # Panics
     /// If the key is 4 GiB long.
-    pub fn delete(&mut self, key: Key<'_>) {
+    pub fn delete(&mut self, key: HashedKey<'_>) {
         self.item(key, DELETE);
     }
 
-    fn item(&mut self, key: Key<'_>, value_bytes: u32) {
+    fn item(&mut self, key: HashedKey<'_>, value_bytes: u32) {
         let key_bytes = u32::try_from(key.bytes().len()).expect("a key is at most 4 KiB long");
         let mut header = [0; ITEM_HEADER_BYTES];
         header[0..8].copy_from_slice(&key.word().to_le_bytes());
@@ -283,8 +363,14 @@ impl<'a> BucketUpdateWriter<'a> {
     /// If the unit is 4 GiB long, or has more than [`UNIT_ITEMS_MAX`] changes.
     #[inline]
     pub fn finish(self) {
-        let items = u16::try_from(self.items).ok().filter(|items| *items != SPLITS);
-        let items = items.expect("a unit has at most 65,534 items");
+        let items = if self.merges {
+            let at = self.start + HEADER_BYTES + 16;
+            self.out[at..at + 8].copy_from_slice(&(self.items as u64).to_le_bytes());
+            MERGES
+        } else {
+            let items = u16::try_from(self.items).ok().filter(|items| *items < MERGES);
+            items.expect("a unit has at most 65,533 items")
+        };
         let bytes = u32::try_from(self.out.len() - self.start - HEADER_BYTES)
             .expect("a unit fits a message");
         let header = &mut self.out[self.start..self.start + HEADER_BYTES];
@@ -302,7 +388,7 @@ mod tests {
     fn deletions(count: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut unit = BucketUpdateWriter::begin(&mut bytes, (1, 2, 3), 9, Owner(7));
-        (0..count as u64).for_each(|key| unit.delete(Key::Number(key)));
+        (0..count as u64).for_each(|key| unit.delete(HashedKey::Number(key)));
         assert_eq!(unit.items(), count);
         unit.finish();
         bytes
@@ -316,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "at most 65,534 items")]
+    #[should_panic(expected = "at most 65,533 items")]
     fn a_unit_whose_items_cannot_be_counted_is_not_finished() {
         deletions(UNIT_ITEMS_MAX + 1);
     }
@@ -326,32 +412,43 @@ mod tests {
         (any::<u64>(), bytes(), proptest::option::of(bytes()))
     }
 
+    fn kind() -> impl Strategy<Value = UnitKind> {
+        prop_oneof![Just(UnitKind::Rows), Just(UnitKind::Split), Just(UnitKind::Merge)]
+    }
+
     proptest! {
         #[test]
         fn what_is_written_is_parsed(
             changes in proptest::collection::vec(change(), 0..8),
-            (table, partition, bucket, splits) in any::<(u32, u16, u32, bool)>(),
+            (table, partition, bucket) in any::<(u32, u16, u32)>(),
+            kind in kind(),
+            (version, deleted) in any::<(u64, u64)>(),
             base_version: u64,
             owner: u64,
         ) {
             let mut bytes = vec![0xAA; 8];
             let address = (table, partition, bucket);
             let mut unit = BucketUpdateWriter::begin(&mut bytes, address, base_version, Owner(owner));
-            let changes = if splits { Vec::new() } else { changes };
+            let changes = if kind == UnitKind::Split { Vec::new() } else { changes };
+            let half = Half { version, deleted };
+            if kind == UnitKind::Merge {
+                unit = unit.merge(half);
+            }
             for (key, row_key, value) in &changes {
                 match value {
-                    Some(value) => unit.put(Key::from_parts(*key, row_key), value),
-                    None => unit.delete(Key::from_parts(*key, row_key)),
+                    Some(value) => unit.put(HashedKey::from_parts(*key, row_key), value),
+                    None => unit.delete(HashedKey::from_parts(*key, row_key)),
                 }
             }
-            if splits { unit.split() } else { unit.finish() }
+            if kind == UnitKind::Split { unit.split() } else { unit.finish() }
             prop_assert_eq!(bytes.len() % 8, 0);
             let end = bytes.len();
             bytes.extend_from_slice(b"next");
             let (unit, rest) = BucketUpdate::parse(&bytes[8..]).unwrap();
             prop_assert_eq!(rest, b"next");
             prop_assert_eq!((unit.table, unit.partition, unit.bucket), address);
-            prop_assert_eq!(unit.splits, splits);
+            prop_assert_eq!(unit.kind, kind);
+            prop_assert!(kind != UnitKind::Merge || unit.half() == half);
             prop_assert_eq!((unit.base_version, unit.owner), (base_version, Owner(owner)));
             let parsed: Vec<_> = unit
                 .items()

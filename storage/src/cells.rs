@@ -256,6 +256,14 @@ impl Arena {
         self.give_back(idle);
     }
 
+    /// Counts extents that [`Self::allocate_fixed`] gave a partition as free. They are handed out again after [`Self::take_retired`].
+    pub(crate) fn retire_fixed(&self, partition: u16, extents: Vec<Extent>) {
+        let count: usize = extents.iter().map(|extent| extent.lines).sum();
+        self.retire(extents);
+        let mut lines = lock(&self.share(partition).lines);
+        lines.fixed -= count;
+    }
+
     /// Reserves what is needed within a quota of a partition.
     pub(crate) fn reserve(&self, partition: u16, need: Need, quota: Quota) -> bool {
         let share = self.share(partition);

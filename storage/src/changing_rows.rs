@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use crate::growth::level_of;
-use crate::heap::keys_with_one_hash;
 use crate::{
-    Applied, Arena, BucketAddress, BucketUpdate, BucketUpdateWriter, Key, Owner, Partitioning,
-    Table, TableLayout,
+    Applied, Arena, BucketAddress, BucketSnapshot, BucketUpdate, BucketUpdateWriter, HashSeed,
+    Owner, Partitioning, Table, TableLayout,
 };
 
 pub(crate) const OWNER: Owner = Owner(1 << Owner::EPOCH_SHIFT | 1);
 
-/// A table of one bucket, which is split now and then, and what has become of its keys.
+/// A table of one bucket, whose halves are split and merged now and then, and what has become of its keys.
 pub(crate) struct Rows {
     pub(crate) table: Table,
     pub(crate) keys: Vec<Vec<u8>>,
@@ -20,6 +19,8 @@ pub(crate) struct Rows {
     /// Of each key, the step of its last change; and the steps of the deletions.
     pub(crate) changed: Vec<usize>,
     pub(crate) deletions: Vec<(usize, usize)>,
+    /// The step of the last merge.
+    pub(crate) merged: usize,
 }
 
 impl Rows {
@@ -29,13 +30,13 @@ impl Rows {
         let arena = Arc::new(Arena::new(1 << 20, &[1 << 20]).expect("address space"));
         let table = Table::new("rows", layout, arena, |_| true).expect("it fits");
         let mut keys: Vec<_> = (0..14_u8).map(|number| vec![number; 70]).collect();
-        keys.extend(keys_with_one_hash(7).map(Vec::from));
+        keys.extend(HashSeed::ZERO.keys_with_one_hash(7).map(Vec::from));
         let (is_there, changed) = (vec![false; keys.len()], vec![0; keys.len()]);
-        Self { table, keys, is_there, changed, deletions: Vec::new() }
+        Self { table, keys, is_there, changed, deletions: Vec::new(), merged: 0 }
     }
 
     pub(crate) fn address(&self, key: usize) -> (BucketAddress, u32, u64) {
-        let location = self.table.locate(Key::hashed(&self.keys[key]).word());
+        let location = self.table.locate(HashSeed::ZERO.hashed(&self.keys[key]).word());
         let address = self.table.present_address_of(location);
         let version = self.table.bucket(address).version();
         (address, self.table.bucket_at(location, version), version)
@@ -49,7 +50,27 @@ impl Rows {
         assert_eq!(self.table.apply_at_backup(address, &unit), Applied::Applied);
     }
 
-    /// Adds the key, writes it again, removes it, or splits its bucket.
+    /// Merges the bucket of a key and its other half, if that was not split further. Whether it was done.
+    fn merge(&self, key: usize) -> bool {
+        let (_, bucket, version) = self.address(key);
+        let Some(level) = level_of(version).checked_sub(1) else { return false };
+        // The table has one root.
+        let parent = bucket & !(1 << level);
+        let half = self.table.half_of(parent, version).expect("it was split");
+        let at = |bucket| self.table.bucket_address(0, bucket).expect("it was split");
+        let versions = [parent, half].map(|bucket| self.table.bucket(at(bucket)).version());
+        if versions.iter().any(|it| level_of(*it) != level_of(version)) {
+            return false;
+        }
+        let mut bytes = Vec::new();
+        let out = (&mut BucketSnapshot::default(), &mut bytes);
+        self.table.write_merge((0, 0, parent), versions[0], OWNER, out);
+        let unit = BucketUpdate::parse_checked(&bytes);
+        assert_eq!(self.table.apply_at_backup(at(parent), &unit), Applied::Applied);
+        true
+    }
+
+    /// Splits the bucket of the key, adds it, writes it again, removes it, or merges its bucket.
     pub(crate) fn change(&mut self, key: usize, kind: u8, step: usize) {
         if kind == 0 {
             let (_, bucket, version) = self.address(key);
@@ -58,15 +79,22 @@ impl Rows {
             }
             return;
         }
+        if kind == 6 {
+            self.merged = if self.merge(key) { step } else { self.merged };
+            return;
+        }
         if kind < 4 {
             self.apply(key, |mut unit| {
-                unit.put(Key::hashed(&self.keys[key]), &vec![kind; usize::from(kind) * 30]);
+                unit.put(
+                    HashSeed::ZERO.hashed(&self.keys[key]),
+                    &vec![kind; usize::from(kind) * 30],
+                );
                 unit.finish();
             });
             self.is_there[key] = true;
         } else if self.is_there[key] {
             self.apply(key, |mut unit| {
-                unit.delete(Key::hashed(&self.keys[key]));
+                unit.delete(HashSeed::ZERO.hashed(&self.keys[key]));
                 unit.finish();
             });
             self.is_there[key] = false;

@@ -150,7 +150,7 @@ impl<'a> CommitRecordWriter<'a> {
 mod tests {
     use super::*;
     use crate::bucket_update::BucketUpdateWriter;
-    use crate::key::Key;
+    use crate::key::HashedKey;
     use crate::owner::Owner;
     use proptest::prelude::*;
 
@@ -168,7 +168,7 @@ mod tests {
             for unit in 0..units {
                 let mut writer =
                     BucketUpdateWriter::begin(record.units(), (1, 2, unit), 9, Owner(7));
-                writer.put(Key::Number(u64::from(unit)), &[5; 12]);
+                writer.put(HashedKey::Number(u64::from(unit)), &[5; 12]);
                 writer.finish();
             }
             record.finish(units);

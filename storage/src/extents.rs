@@ -8,7 +8,8 @@
 //! its free neighbours. The smallest free extent that is long enough is handed out first.
 //!
 //! As many lines are handed out as the node's limit says. There are more addresses than that, twice as many if the system has them:
-//! what free extents between others are too short for still finds a place, so that a copy has room for each update that was decided.
+//! what free extents between others are too short for still finds a place, so that a copy has room for each update that was decided. So does
+//! what is wanted while others are *retired*: free, but perhaps looked at by a thread still.
 //!
 //! *Invariants*: no two extents overlap; no two free ones adjoin; free memory is zero.
 //!
@@ -139,6 +140,17 @@ impl Extents {
         } else {
             self.insert(joined);
         }
+    }
+
+    /// Counts an extent as free that stays where it is until it comes back ([`Self::reclaim`]).
+    pub(crate) fn retire(&mut self, extent: Extent) {
+        self.taken -= extent.lines;
+    }
+
+    /// Takes an extent back that was retired.
+    pub(crate) fn reclaim(&mut self, extent: Extent) {
+        self.taken += extent.lines;
+        self.give_back(extent);
     }
 
     fn insert(&mut self, Extent { first, lines }: Extent) {

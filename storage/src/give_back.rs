@@ -9,13 +9,14 @@
 
 use std::ops::Range;
 
+use crate::bucket::Bucket;
 use crate::cells::Need;
 use crate::extents::Extent;
 use crate::heap::Row;
 use crate::layout::TableKind;
 use crate::ordered_index::OrderedIndex;
 use crate::sync::Ordering;
-use crate::table::{BucketAddress, Table};
+use crate::table::Table;
 
 impl Drop for Table {
     fn drop(&mut self) {
@@ -43,7 +44,7 @@ impl Table {
         for address in
             present.filter_map(|bucket| self.address_from(partition, main_buckets, bucket))
         {
-            self.empty_bucket(number, address, &mut extents);
+            self.empty_bucket(number, self.bucket(address), &mut extents);
             let words = self.arena().words(address.first_word(), self.layout().main_words);
             words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         }
@@ -65,7 +66,7 @@ impl Table {
         let mut extents = vec![main];
         let addresses = (0..self.bucket_count(number))
             .filter_map(|bucket| self.address_from(partition, main_buckets, bucket));
-        addresses.for_each(|address| self.empty_bucket(number, address, &mut extents));
+        addresses.for_each(|address| self.empty_bucket(number, self.bucket(address), &mut extents));
         if let Some(growth) = partition.growth() {
             extents.extend(growth.clear(self.layout()));
         }
@@ -77,8 +78,12 @@ impl Table {
     }
 
     /// Frees the cells of a bucket, and adds its overflow buckets that are none to `extents`.
-    fn empty_bucket(&self, partition: u16, address: BucketAddress, extents: &mut Vec<Extent>) {
-        let bucket = self.bucket(address);
+    pub(crate) fn empty_bucket(
+        &self,
+        partition: u16,
+        bucket: Bucket<'_>,
+        extents: &mut Vec<Extent>,
+    ) {
         let sequence = bucket.last_sequence();
         if self.layout().kind != TableKind::Fixed {
             bucket.for_each(sequence, |slot| {
@@ -113,8 +118,8 @@ mod tests {
     use crate::arena::LINE_BYTES;
     use crate::sync::Ordering;
     use crate::{
-        Applied, Arena, BucketSnapshot, BucketUpdate, BucketUpdateWriter, Key, Lock, LockMode,
-        Owner, Partitioning, StorageError, Table, TableDefinition, TableKind,
+        Applied, Arena, BucketSnapshot, BucketUpdate, BucketUpdateWriter, HashSeed, HashedKey,
+        Lock, LockMode, Owner, Partitioning, StorageError, Table, TableDefinition, TableKind,
     };
 
     const PARTITIONS: u16 = 2;
@@ -193,7 +198,8 @@ mod tests {
             self.owners += 1;
             let owner = Owner(Owner::of_epoch(1).0 + self.owners);
             let (bytes, is_fixed) = (key_bytes(number), table.layout().kind == TableKind::Fixed);
-            let key = if is_fixed { Key::Number(number) } else { Key::hashed(&bytes) };
+            let key =
+                if is_fixed { HashedKey::Number(number) } else { HashSeed::ZERO.hashed(&bytes) };
             let location = table.locate(key.word());
             let address = table.address_of(location).expect("the node holds all partitions");
             let lock = if is_fixed {
@@ -238,7 +244,11 @@ mod tests {
             let is_fixed = table.layout().kind == TableKind::Fixed;
             rows.retain(|number, _| {
                 let bytes = key_bytes(*number);
-                let key = if is_fixed { Key::Number(*number) } else { Key::hashed(&bytes) };
+                let key = if is_fixed {
+                    HashedKey::Number(*number)
+                } else {
+                    HashSeed::ZERO.hashed(&bytes)
+                };
                 table.locate(key.word()).partition != partition
             });
             table.add_partition(partition).expect("there was room for it before");

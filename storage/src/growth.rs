@@ -13,40 +13,34 @@
 //! The primary splits in the order of the numbers (linear hashing), so that the *extent*, level and first number that is not born,
 //! mostly tells where a key is. It is a hint. Whoever finds another level than expected walks from the root (`present_address_of`).
 //!
-//! New buckets lie in chunks, whose first words are in a directory of doubling segments: one more load than without growth. A chunk's memory
-//! is fixed lines of its partition's share. The primary takes it, and room for the rows that move, before it grants the lock of a split
-//! (rule C9).
+//! The primary takes the memory of the new bucket, and room for the rows that move, before it grants the lock of a split (rule C9). It locks the
+//! half that is to be born, too, which keeps that memory.
 //!
 //! *Source*: Litwin, Linear Hashing (VLDB'80), for the order of the splits and the numbers; `docs/protocol.md`, "Growth".
 //!
-//! *Invariants*: a child has a larger number than its parent. Levels never fall. No bucket that is locked is split by another transaction,
-//! and none behind a scan barrier.
+//! *Invariants*: a child has a larger number than its parent. Counts never fall, also not from one life of a bucket to the next, so they order
+//! its versions. No bucket that is locked is split by another transaction, and none behind a scan barrier.
 //!
-//! *Not here*: when a partition has too few buckets (`crowding.rs`); who splits them, in `engine`.
+//! *Not here*: how halves are merged again (`shrinking.rs`), and where buckets lie (`chunks.rs`); when a partition has too few buckets
+//! (`crowding.rs`); who splits them, in `engine`.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicUsize};
+use std::sync::atomic::AtomicU32;
 
 use crate::arena::Quota;
 use crate::bucket::{Bucket, held};
-use crate::bucket_update::BucketUpdate;
-use crate::crowding::ENDS_PERCENT;
+use crate::bucket_update::{BucketUpdate, UnitKind};
+use crate::chunks::{Chunks, ChunksHeld};
 use crate::extents::Extent;
 use crate::layout::TableLayout;
 use crate::location::Location;
-use crate::lock::Acquired;
 use crate::owner::Owner;
 use crate::partition::{MainBuckets, Partition};
-use crate::sync::{AtomicU64, Mutex, Ordering, lock};
+use crate::sync::{AtomicU64, Ordering};
 use crate::table::{BucketAddress, Table};
 
-/// Buckets of a chunk. Loom has few words.
-const CHUNK_BUCKETS: u32 = if cfg!(loom) { 1 } else { 32 };
-/// Segments of the directory: the last ends behind the largest number.
-const SEGMENTS: usize = 28;
 /// How often a bucket can be split at most: the bits of a path that no root uses.
-const LEVEL_MAX: u32 = 28;
-const LEVEL_SHIFT: u32 = 56;
+pub(crate) const LEVEL_MAX: u32 = 28;
+pub(crate) const LEVEL_SHIFT: u32 = 56;
 /// The level in a version: how often the bucket has been split.
 #[inline(always)]
 #[must_use]
@@ -74,16 +68,19 @@ fn after_split(version: u64) -> u64 {
     version + (1 << LEVEL_SHIFT) + 1
 }
 
+/// The version of a bucket and its half, which have these versions, after they are merged.
+pub(crate) fn after_merge(version: u64, half_version: u64) -> u64 {
+    let level = u64::from(level_of(version).saturating_sub(1));
+    level << LEVEL_SHIFT | (count_of(version).max(count_of(half_version)) + 1)
+}
+
 /// Which buckets of a partition were born, on one node.
 pub(crate) struct Growth {
     /// Level of the buckets that are split next, and the first number that is not born: `level 32 | number 32`.
     extent: AtomicU64,
-    /// All numbers in chunks are smaller.
-    end: AtomicU32,
-    /// The first words of the chunks; segment s has 2^s of them.
-    segments: [OnceLock<Box<[AtomicUsize]>>; SEGMENTS],
-    /// Held while a chunk is added.
-    adding: Mutex<()>,
+    pub(crate) chunks: Chunks,
+    /// How often a half was merged.
+    pub(crate) merges: AtomicU32,
 }
 
 impl Growth {
@@ -91,17 +88,16 @@ impl Growth {
     pub(crate) fn new(roots: u32) -> Self {
         Self {
             extent: AtomicU64::new(u64::from(roots)),
-            end: AtomicU32::new(roots),
-            segments: [const { OnceLock::new() }; SEGMENTS],
-            adding: Mutex::new(()),
+            chunks: Chunks::new(roots),
+            merges: AtomicU32::new(0),
         }
     }
 
     /// Level of the buckets that are split next, and the first number that is not born.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "its halves")]
-    fn extent(&self) -> (u32, u32) {
-        // Acquire: pairs with the Release in extend(): the buckets before the number lie in chunks.
+    pub(crate) fn extent(&self) -> (u32, u32) {
+        // Acquire: pairs with the Release in change_extent(): the buckets before the number lie in chunks.
         let extent = self.extent.load(Ordering::Acquire);
         ((extent >> 32) as u32, extent as u32)
     }
@@ -109,32 +105,24 @@ impl Growth {
     /// The first unborn number was born.
     fn extend(&self, (level, next): (u32, u32), roots: u32) {
         let is_last = u64::from(next) + 1 == u64::from(roots) << (level + 1);
+        self.change_extent((level, next), (level + u32::from(is_last), next + 1));
+    }
+
+    /// The last number that was born has died.
+    pub(crate) fn retract(&self, (level, next): (u32, u32), roots: u32) {
+        let is_first = u64::from(next) == u64::from(roots) << level;
+        self.change_extent((level, next), (level - u32::from(is_first), next - 1));
+    }
+
+    fn change_extent(&self, before: (u32, u32), after: (u32, u32)) {
         let extent = |(level, next): (u32, u32)| u64::from(level) << 32 | u64::from(next);
-        let after = extent((level + u32::from(is_last), next + 1));
         // Another thread may have noticed it first.
         let _ = self.extent.compare_exchange(
-            extent((level, next)),
-            after,
+            extent(before),
+            extent(after),
             Ordering::AcqRel,
             Ordering::Relaxed,
         );
-    }
-
-    /// First word of a chunk.
-    #[inline(always)]
-    fn chunk(&self, index: u32) -> Option<usize> {
-        let (segment, at) = place_of(index);
-        // Acquire: pairs with the Release in add_chunk(): the memory is zero.
-        let word = self.segments[segment].get()?[at].load(Ordering::Acquire);
-        (word != 0).then_some(word)
-    }
-
-    fn add_chunk(&self, index: u32, first_word: usize, end: u32) {
-        let (segment, at) = place_of(index);
-        let empty = || (0..1_usize << segment).map(|_| AtomicUsize::new(0)).collect();
-        self.segments[segment].get_or_init(empty)[at].store(first_word, Ordering::Release);
-        // Release: pairs with the Acquire in end(): the chunk is there.
-        self.end.fetch_max(end, Ordering::Release);
     }
 
     /// The first number that is not born.
@@ -142,32 +130,12 @@ impl Growth {
         self.extent().1
     }
 
-    /// All numbers in chunks are smaller.
-    fn end(&self) -> u32 {
-        // Acquire: pairs with the Release in add_chunk().
-        self.end.load(Ordering::Acquire)
-    }
-
     /// Forgets all chunks; what they took. Nobody uses the partition any more.
     pub(crate) fn clear(&self, layout: &TableLayout) -> Vec<Extent> {
         // Relaxed: as the partition's own word.
         self.extent.store(u64::from(layout.buckets), Ordering::Relaxed);
-        self.end.store(layout.buckets, Ordering::Relaxed);
-        let chunks = self.segments.iter().filter_map(OnceLock::get).flatten();
-        let words = chunks.map(|word| word.swap(0, Ordering::Relaxed)).filter(|word| *word != 0);
-        words.map(|word| Extent::of_words(word, chunk_words(layout))).collect()
+        self.chunks.clear(layout)
     }
-}
-
-/// Segment and place of a chunk in the directory.
-#[inline(always)]
-fn place_of(chunk: u32) -> (usize, usize) {
-    let segment = (chunk + 1).ilog2();
-    (segment as usize, (chunk + 1 - (1 << segment)) as usize)
-}
-
-fn chunk_words(layout: &TableLayout) -> usize {
-    CHUNK_BUCKETS as usize * layout.main_words
 }
 
 /// The bucket that is to be split next, the half that is born then, and the bucket's level.
@@ -177,19 +145,19 @@ pub(crate) struct NextSplit {
     pub(crate) level: u32,
 }
 
-/// What the lock of a bucket that is to be split found.
+/// What the locks of a bucket and of its half found, which are to be split or merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Splitting {
-    /// The transaction holds the bucket, and every copy has room for its halves.
+pub enum Reshaping {
+    /// The transaction holds both, and every copy has room for the rows.
     Granted {
         /// The bucket.
         bucket: u32,
         /// Its version, on which the unit is based.
         version: u64,
     },
-    /// The partition has buckets enough, or is not served here.
+    /// The partition has buckets enough, or no more than it needs, or is not served here.
     Enough,
-    /// Another transaction holds the bucket.
+    /// Another transaction holds one of both.
     Locked,
     /// The share of the partition's memory is used up.
     Full,
@@ -210,49 +178,11 @@ impl Table {
         location.bucket_at(self.layout().buckets, level_of(version).min(LEVEL_MAX))
     }
 
-    /// One more than the largest number of a bucket that this node has of a partition. Some before may not be born.
-    #[must_use]
-    pub fn bucket_count(&self, partition: u16) -> u32 {
-        let growth = self.partition(partition).and_then(Partition::growth);
-        growth.map_or(self.layout().buckets, Growth::end)
-    }
-
-    /// Bytes of the main buckets of a partition.
-    #[must_use]
-    pub fn bucket_bytes(&self, partition: u16) -> usize {
-        let born = self.bucket_count(partition) - self.layout().buckets;
-        let chunks = born.div_ceil(CHUNK_BUCKETS) as usize;
-        self.layout().main_bytes(1) + chunks * chunk_words(self.layout()) * 8
-    }
-
-    /// How often buckets of a partition were split.
+    /// How many buckets of a partition there are that were split off.
     #[must_use]
     pub fn split_count(&self, partition: u16) -> u32 {
         let growth = self.partition(partition).and_then(Partition::growth);
         growth.map_or(0, |growth| growth.born() - self.layout().buckets)
-    }
-
-    /// Where a bucket is that was not there when the table was created.
-    #[cold]
-    pub(crate) fn born_address(&self, partition: &Partition, bucket: u32) -> Option<BucketAddress> {
-        Some(BucketAddress::new(self.born_word(partition, bucket)?, 0))
-    }
-
-    #[inline(always)]
-    fn born_word(&self, partition: &Partition, bucket: u32) -> Option<usize> {
-        let born = bucket - self.layout().buckets;
-        let chunk = partition.growth()?.chunk(born / CHUNK_BUCKETS)?;
-        Some(chunk + (born % CHUNK_BUCKETS) as usize * self.layout().main_words)
-    }
-
-    /// First word of a bucket of any number, if there is memory for it.
-    #[inline(always)]
-    fn word_of(&self, partition: &Partition, main: MainBuckets, bucket: u32) -> Option<usize> {
-        if bucket < self.layout().buckets {
-            Some(main.first_word() + bucket as usize * self.layout().main_words)
-        } else {
-            self.born_word(partition, bucket)
-        }
     }
 
     /// Where a key of a partition that has grown is, by its extent.
@@ -268,8 +198,11 @@ impl Table {
         let bucket = location.bucket_at(roots, level);
         let is_split = u64::from(bucket) + (u64::from(roots) << level) < u64::from(next);
         let level = level + u32::from(is_split);
-        let word = self.word_of(partition, main, location.bucket_at(roots, level))?;
-        Some(BucketAddress::new(word, level))
+        match self.word_of(partition, main, location.bucket_at(roots, level)) {
+            Some(word) => Some(BucketAddress::new(word, level)),
+            // It was merged since. Only a primary has all buckets.
+            None => partition.served_buckets().map(|_| self.present_address_of(location)),
+        }
     }
 
     /// Where a key is now, by the levels of the buckets that have had it. The node has its partition.
@@ -280,8 +213,14 @@ impl Table {
         let (mut number, mut born_at) = (location.root, 0);
         loop {
             let word = self.word_of(partition, main, number);
-            let word = word.expect("both halves of a bucket that was split have memory");
-            let level = self.level(BucketAddress::new(word, 0));
+            let found = word.map(|word| (word, self.version(BucketAddress::new(word, 0))));
+            let is_there = |version: u64| number == location.root || version != 0;
+            let Some((word, version)) = found.filter(|(_, version)| is_there(*version)) else {
+                // It was merged since its bucket was looked at.
+                (number, born_at) = (location.root, 0);
+                continue;
+            };
+            let level = level_of(version);
             // The next split at which the key went to the other half.
             match (born_at..level).find(|level| location.path >> level & 1 == 1) {
                 Some(split) => {
@@ -293,10 +232,16 @@ impl Table {
         }
     }
 
-    /// The level of a bucket; 0 of one that is not born.
-    fn level(&self, address: BucketAddress) -> u32 {
+    /// The version of a bucket that nobody writes now.
+    pub(crate) fn version(&self, address: BucketAddress) -> u64 {
         let bucket = self.bucket(address);
-        bucket.read_consistent(|_| level_of(bucket.version()))
+        bucket.read_consistent(|_| bucket.version())
+    }
+
+    /// Between the numbers of the buckets that are split off from one, from this version on.
+    pub(crate) fn distance_at(&self, version: u64) -> u32 {
+        let distance = u64::from(self.layout().buckets) << level_of(version).min(LEVEL_MAX);
+        u32::try_from(distance).unwrap_or(u32::MAX).max(1)
     }
 
     /// The number of the half that is born when a bucket of this version is split; none where numbers end.
@@ -308,95 +253,102 @@ impl Table {
         (level < LEVEL_MAX && u64::from(bucket) < distance).then_some(child)
     }
 
-    /// Whether a unit is of a bucket that can be, and splits it if that is possible.
+    /// Whether a unit is of a bucket that can be, and splits or merges it if that is possible. It looks at the rows of a merge.
+    #[inline]
     #[must_use]
     pub fn fits_bucket(&self, unit: &BucketUpdate<'_>) -> bool {
         let level = level_of(unit.base_version);
         let distance = u64::from(self.layout().buckets) << level.min(LEVEL_MAX);
         let is_possible = level <= LEVEL_MAX && u64::from(unit.bucket) < distance;
-        is_possible && (!unit.splits || self.child_of(unit.bucket, unit.base_version).is_some())
+        is_possible && (unit.kind == UnitKind::Rows || self.fits_shape(unit))
     }
 
-    /// Where a bucket is that may not be born at this copy, whose memory is taken then. None if the node does not have the partition,
-    /// or no memory is left.
-    #[inline]
-    #[must_use]
-    pub fn address_to_fill(&self, partition: u16, bucket: u32) -> Option<BucketAddress> {
-        self.bucket_address(partition, bucket)
-            .or_else(|| self.take_chunk(partition, bucket, Quota::Decided))
-    }
-
-    /// As [`Self::address_to_fill`], within this quota.
     #[cold]
-    fn take_chunk(&self, number: u16, bucket: u32, quota: Quota) -> Option<BucketAddress> {
-        let (partition, roots) = (self.partition(number)?, self.layout().buckets);
-        let main = partition.main_buckets()?;
-        if bucket >= roots {
-            let growth = partition.growth_or_new(roots);
-            let index = (bucket - roots) / CHUNK_BUCKETS;
-            let _adding = lock(&growth.adding);
-            if growth.chunk(index).is_none() {
-                let words = chunk_words(self.layout());
-                let word = self.arena().allocate_fixed(number, words, quota)?;
-                let end = u64::from(roots) + u64::from(index + 1) * u64::from(CHUNK_BUCKETS);
-                growth.add_chunk(index, word, u32::try_from(end).unwrap_or(u32::MAX));
-            }
+    fn fits_shape(&self, unit: &BucketUpdate<'_>) -> bool {
+        if unit.kind == UnitKind::Merge {
+            return self.fits_merge(unit);
         }
-        self.address_from(partition, main, bucket)
+        self.child_of(unit.bucket, unit.base_version).is_some()
     }
 
-    /// Locks the next bucket of a partition that is to be split, for `owner`, or the one that is so many behind it; and takes the memory
-    /// that a split needs.
-    pub fn lock_to_split(&self, partition: u16, behind: u32, owner: Owner) -> Splitting {
-        let splitting = self.lock_next(partition, behind, owner);
-        if matches!(splitting, Splitting::Granted { .. } | Splitting::Full) {
-            self.note_full(partition, splitting == Splitting::Full);
+    /// Locks a bucket that is to be split, for `owner`, and takes the memory that a split needs: the next bucket of a partition, or the one
+    /// that comes `behind` so many others. It is to be split if more than `behind` are `wanted` ([`Self::splits_wanted`]), or if its locks are
+    /// met often.
+    pub fn lock_to_split(
+        &self,
+        partition: u16,
+        (behind, wanted): (u32, u32),
+        owner: Owner,
+    ) -> Reshaping {
+        let splitting = self.lock_next(partition, (behind, wanted), owner);
+        if matches!(splitting, Reshaping::Granted { .. } | Reshaping::Full) {
+            self.note_full(partition, splitting == Reshaping::Full);
         }
         splitting
     }
 
-    fn lock_next(&self, partition: u16, behind: u32, owner: Owner) -> Splitting {
+    fn lock_next(&self, partition: u16, (behind, wanted): (u32, u32), owner: Owner) -> Reshaping {
         let served = |it| Some((it, Partition::served_buckets(it)?));
         let Some((of_partition, main)) = self.partition(partition).and_then(served) else {
-            return Splitting::Enough;
+            return Reshaping::Enough;
+        };
+        let next = self.next_split(of_partition, behind);
+        let is_wanted = |next: &NextSplit| behind < wanted || self.is_hot(partition, next.child);
+        let Some(next) = next.filter(is_wanted) else {
+            self.expect_no_more(partition);
+            return Reshaping::Enough;
         };
         if self.barrier_count(partition) > 0 {
             // The scan that has waited behind it would begin again.
-            return Splitting::Locked;
+            return Reshaping::Locked;
         }
-        let next = self.next_split(of_partition, behind);
-        let is_wanted = |next: &NextSplit| {
-            self.is_crowded((of_partition, main), partition, next, ENDS_PERCENT)
-                || self.is_hot(partition, next.child)
-        };
-        let Some(next) = next.filter(is_wanted) else {
-            self.expect_no_more(partition);
-            return Splitting::Enough;
-        };
-        let Some(half) = self.take_chunk(partition, next.child, self.layout().quota) else {
-            return Splitting::Full;
-        };
+        let next = self.first_missing(partition, next);
         let Some(bucket) = self.address_from(of_partition, main, next.bucket) else {
-            return Splitting::Enough;
+            return Reshaping::Locked;
         };
+        let chunks = of_partition.growth_or_new(self.layout().buckets).chunks.hold();
+        let half = self.address_held(&chunks, (partition, next.child), self.layout().quota);
+        let Some(half) = half else { return Reshaping::Full };
         let (bucket, half) = (self.bucket(bucket), self.bucket(half));
-        let acquired = self.acquire(bucket, owner, || partition);
-        if acquired != Some(Acquired::Now) {
-            return Splitting::Locked;
-        }
+        // A half that is locked stays where it is.
+        let has_both = self.acquire_both([half, bucket], owner, partition);
+        drop(chunks);
         let version = bucket.version();
-        let splitting = if level_of(version) != next.level {
+        let splitting = if !has_both {
+            Reshaping::Locked
+        } else if level_of(version) != next.level {
             // It was split before: the extent lags behind.
             self.note_born(partition, next.child);
-            Splitting::Locked
+            Reshaping::Locked
         } else if !self.make_room_for_half((bucket, half), (partition, next.level)) {
-            Splitting::Full
+            Reshaping::Full
         } else {
             self.arena().locks().granted(owner, partition);
-            return Splitting::Granted { bucket: next.bucket, version };
+            self.arena().locks().granted(owner, partition);
+            return Reshaping::Granted { bucket: next.bucket, version };
         };
-        bucket.release();
+        if has_both {
+            half.release();
+            bucket.release();
+        }
+        self.bury(partition, next.child);
         splitting
+    }
+
+    /// What is split in place of the next bucket, if merges beside a split have left a hole: the bucket is not born, or was not split so often.
+    fn first_missing(&self, number: u16, next: NextSplit) -> NextSplit {
+        let version = self.bucket_address(number, next.bucket).map(|it| self.version(it));
+        let is_root = next.bucket < self.layout().buckets;
+        let present = version.filter(|version| is_root || *version != 0);
+        let found = present.map(|version| (next.bucket, version));
+        let born =
+            || self.ancestor(number, next.bucket).map(|(bucket, version, _)| (bucket, version));
+        let Some((bucket, version)) = found.or_else(born) else { return next };
+        if bucket == next.bucket && level_of(version) >= next.level {
+            return next;
+        }
+        let child = self.child_of(bucket, version);
+        child.map_or(next, |child| NextSplit { bucket, child, level: level_of(version) })
     }
 
     /// The bucket that is split when so many before it have been.
@@ -440,11 +392,17 @@ impl Table {
     }
 
     /// Splits a bucket inside its write: installs the unit's next version in both halves.
-    pub(crate) fn split(&self, bucket: Bucket<'_>, next: &mut u64, unit: &BucketUpdate<'_>) {
+    pub(crate) fn split(
+        &self,
+        chunks: &ChunksHeld<'_>,
+        (bucket, next): (Bucket<'_>, &mut u64),
+        unit: &BucketUpdate<'_>,
+    ) {
         let (level, version) = (level_of(unit.base_version), after_split(unit.base_version));
         let child = self.child_of(unit.bucket, unit.base_version);
         let child = child.expect("a split of a bucket that can be split");
-        let half = self.address_to_fill(unit.partition, child).unwrap_or_else(|| {
+        let half = self.address_held(chunks, (unit.partition, child), Quota::Decided);
+        let half = half.unwrap_or_else(|| {
             panic!(
                 "table {}: the memory limit of {} bytes is used up by decided splits, which fit the share of their partition when their \
                  locks were granted",
@@ -467,6 +425,12 @@ impl Table {
         self.note_born(unit.partition, child);
     }
 
+    /// What follows a split at the primary: the half is locked no more.
+    pub(crate) fn end_split(&self, unit: &BucketUpdate<'_>) {
+        let half = self.child_of(unit.bucket, unit.base_version);
+        half.into_iter().for_each(|half| self.release_half(unit, half, true));
+    }
+
     /// Notes that a bucket is born, if it is: whoever looks for keys goes by that.
     pub(crate) fn note_born(&self, number: u16, bucket: u32) {
         let roots = self.layout().buckets;
@@ -477,15 +441,12 @@ impl Table {
         loop {
             let extent = growth.extent();
             let address = self.address_from(partition, main, extent.1);
-            if address.is_none_or(|address| self.version(address) == 0) {
+            // Not consistently: the half is written now.
+            if address.is_none_or(|address| self.bucket(address).version() == 0) {
                 break;
             }
             growth.extend(extent, roots);
         }
         partition.has_grown();
-    }
-
-    fn version(&self, address: BucketAddress) -> u64 {
-        self.bucket(address).version()
     }
 }

@@ -24,7 +24,7 @@ use crate::arena::{Arena, LINE_BYTES, Quota};
 use crate::bucket::{Bucket, Slot, held};
 use crate::cells::{LINK_MASK, Need, link_of};
 use crate::growth::STAMP_BITS;
-use crate::key::{KEY_BYTES_MAX, Key};
+use crate::key::{HashedKey, KEY_BYTES_MAX};
 use crate::layout::TableKind;
 use crate::lock::{Lock, LockMode};
 use crate::ordered_index::OrderedIndex;
@@ -274,7 +274,7 @@ impl Heap {
         bucket: Bucket<'a>,
         sequence: u64,
         tag: u8,
-        key: Key<'_>,
+        key: HashedKey<'_>,
     ) -> Option<(Slot<'a>, Row<'a>)> {
         let slot = bucket.find_where(sequence, tag, key.word(), |slot| {
             Row::of(arena, slot).has_key(key.bytes())
@@ -297,7 +297,7 @@ impl Table {
     }
 
     /// What a new row takes.
-    fn need_of(&self, key: Key<'_>, value_bytes: usize) -> Need {
+    fn need_of(&self, key: HashedKey<'_>, value_bytes: usize) -> Need {
         let cells = cells_of(key.bytes().len(), value_bytes);
         let index_bytes = match self.layout().kind {
             TableKind::Fixed | TableKind::Heap => 0,
@@ -316,7 +316,7 @@ impl Table {
     pub fn read_row(
         &self,
         address: BucketAddress,
-        key: Key<'_>,
+        key: HashedKey<'_>,
         reader: Owner,
         out: &mut Vec<u8>,
     ) -> Read {
@@ -335,7 +335,7 @@ impl Table {
     pub fn lock_row(
         &self,
         address: BucketAddress,
-        key: Key<'_>,
+        key: HashedKey<'_>,
         owner: Owner,
         (mode, value_bytes): (LockMode, usize),
     ) -> Lock {
@@ -374,7 +374,7 @@ impl Table {
     }
 
     /// Releases the bucket of a row of any table that was locked and not written; as [`Table::unlock`].
-    pub fn unlock_row(&self, address: BucketAddress, key: Key<'_>, owner: Owner) -> Unlocked {
+    pub fn unlock_row(&self, address: BucketAddress, key: HashedKey<'_>, owner: Owner) -> Unlocked {
         let partition = self.locate(key.word()).partition;
         if let Some(heap) = self.heap(partition) {
             if let Some(index) = heap.index() {
@@ -391,7 +391,7 @@ impl Table {
         &self,
         bucket: Bucket<'_>,
         next: &mut u64,
-        (owner, key): (Owner, Key<'_>),
+        (owner, key): (Owner, HashedKey<'_>),
         (stamp, value): (u64, &[u8]),
         quota: Quota,
     ) -> bool {
@@ -434,7 +434,7 @@ impl Table {
         &self,
         bucket: Bucket<'_>,
         next: u64,
-        (owner, key): (Owner, Key<'_>),
+        (owner, key): (Owner, HashedKey<'_>),
         stamp: u64,
     ) {
         let location = self.locate(key.word());
@@ -457,27 +457,4 @@ impl Table {
             index.remove(key.bytes());
         }
     }
-}
-
-/// Two keys of 16 bytes with the same hash: XXH3 adds the first half, its bytes reversed, to the second, and their product, each
-/// half having been changed by words of its secret; where one half is then zero, the other may stand in either place.
-///
-/// # Panics
-/// If the hash is another one than the one named here.
-#[cfg(any(feature = "mutants", all(test, not(loom))))]
-#[must_use]
-pub fn keys_with_one_hash(word: u64) -> [[u8; 16]; 2] {
-    const FLIPS: [u64; 2] = [
-        0x1f67_b3b7_a4a4_4072 ^ 0x78e5_c0cc_4ee6_79cb,
-        0x2172_ffcc_7dd0_5a82 ^ 0x8e24_43f7_7446_08b8,
-    ];
-    let key = |halves: [u64; 2]| {
-        let mut key = [0; 16];
-        key[..8].copy_from_slice(&(halves[0] ^ FLIPS[0]).to_le_bytes());
-        key[8..].copy_from_slice(&(halves[1] ^ FLIPS[1]).to_le_bytes());
-        key
-    };
-    let keys = [key([0, word]), key([word.swap_bytes(), 0])];
-    assert!(keys[0] != keys[1] && Key::hashed(&keys[0]).word() == Key::hashed(&keys[1]).word());
-    keys
 }

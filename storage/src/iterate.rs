@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 
 use crate::bucket_update::BucketUpdateWriter;
 use crate::heap::{Heap, Row};
-use crate::key::Key;
+use crate::key::HashedKey;
 use crate::layout::TableKind;
+use crate::ordered_index::OrderedIndex;
 use crate::owner::Owner;
 use crate::table::Table;
 
@@ -72,22 +73,30 @@ impl BucketSnapshot {
         let address = (number, partition, bucket);
         let base_version = self.version.checked_sub(1).expect("a bucket that was changed");
         let mut unit = BucketUpdateWriter::begin(out, address, base_version, Owner::FREE);
-        match table.layout().kind {
-            TableKind::Fixed => {
-                self.rows().for_each(|(key, value)| unit.put(Key::from(key), value));
-            }
-            TableKind::Heap | TableKind::Ordered => {
-                let mut stamped = Vec::new();
-                for (row, (key, value)) in self.rows.iter().zip(self.heap_rows()) {
-                    stamped.clear();
-                    stamped.extend_from_slice(&row.stamp.to_le_bytes());
-                    stamped.extend_from_slice(value);
-                    unit.put(Key::hashed(key), &stamped);
-                }
-                unit.delete(Key::from_parts(self.deleted, &[]));
-            }
+        self.write_rows(table, &mut unit);
+        if table.layout().kind != TableKind::Fixed {
+            unit.delete(HashedKey::from_parts(self.deleted, &[]));
         }
         unit.finish();
+    }
+
+    /// Adds the rows to a unit, in a heap table each with its stamp before its value.
+    pub(crate) fn write_rows(&self, table: &Table, unit: &mut BucketUpdateWriter<'_>) {
+        if table.layout().kind == TableKind::Fixed {
+            return self.rows().for_each(|(key, value)| unit.put(HashedKey::Number(key), value));
+        }
+        let mut stamped = Vec::new();
+        for (row, (key, value)) in self.rows.iter().zip(self.heap_rows()) {
+            stamped.clear();
+            stamped.extend_from_slice(&row.stamp.to_le_bytes());
+            stamped.extend_from_slice(value);
+            unit.put(table.hashed(key), &stamped);
+        }
+    }
+
+    /// Stamp of the last deletion.
+    pub(crate) fn deleted(&self) -> u64 {
+        self.deleted
     }
 
     /// Whether both have the same version and the same rows, byte for byte, and the same stamps.
@@ -140,6 +149,13 @@ impl Table {
             let value = |row: &SnapshotRow| &values[row.start..row.end];
             a.key.cmp(&b.key).then_with(|| value(a).cmp(value(b)))
         });
+    }
+
+    /// Keys in the index of `partition`, and the bytes that they take; none of a table without index, or where this node does not hold it.
+    #[must_use]
+    pub fn index_memory(&self, partition: u16) -> (usize, usize) {
+        let index = self.heap(partition).and_then(Heap::index);
+        index.map_or((0, 0), OrderedIndex::memory)
     }
 
     /// Keys of `partition` that are in the table or in its index and not in both, and keys that are

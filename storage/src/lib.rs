@@ -21,6 +21,7 @@ mod bucket_update;
 mod cells;
 #[cfg(all(test, not(loom)))]
 mod changing_rows;
+mod chunks;
 mod commit_log;
 mod commit_record;
 mod crowding;
@@ -47,25 +48,26 @@ mod reservations;
 pub mod rules;
 mod scan;
 mod scan_barrier;
+mod shrinking;
 mod sync;
 mod table;
 mod unlock;
 mod validate;
 
 pub use apply::Applied;
-pub use arena::Arena;
+pub use arena::{Arena, Loading, Retired};
 pub use bucket::SLOTS_PER_MAIN_BUCKET;
-pub use bucket_update::{BucketUpdate, BucketUpdateWriter, Item, Items, Malformed, UNIT_ITEMS_MAX};
+pub use bucket_update::{
+    BucketUpdate, BucketUpdateWriter, Half, Item, Items, Malformed, UNIT_ITEMS_MAX, UnitKind,
+};
 pub use commit_log::{CommitLog, LogObserver, RecordPart, Stored};
 pub use commit_record::{CommitRecord, CommitRecordWriter, RECORD_BYTES_MAX};
 pub use error::StorageError;
 pub use fold::{FoldedBucket, FoldedSpan};
-pub use growth::{Splitting, level_of};
+pub use growth::{Reshaping, level_of};
 pub use heap::HEAP_VALUE_BYTES_MAX;
-#[cfg(feature = "mutants")]
-pub use heap::keys_with_one_hash;
 pub use iterate::BucketSnapshot;
-pub use key::{KEY_BYTES_MAX, Key};
+pub use key::{HashSeed, HashedKey, KEY_BYTES_MAX, Key};
 pub use layout::{TableDefinition, TableKind, TableLayout, VALUE_BYTES_MAX};
 pub use location::{Location, Partitioning};
 pub use lock::{Lock, LockMode};

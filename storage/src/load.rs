@@ -8,39 +8,46 @@ use crate::bucket::{Bucket, held};
 use crate::error::StorageError;
 use crate::growth::level_of;
 use crate::heap::{HEAP_VALUE_BYTES_MAX, Heap};
-use crate::key::Key;
+use crate::key::HashedKey;
 use crate::layout::TableKind;
 use crate::owner::Owner;
 use crate::table::{BucketAddress, Table};
 
 impl Table {
+    /// Whether the table can have this key, and its hash is right.
+    #[inline(always)]
+    #[must_use]
+    pub fn fits_key(&self, key: HashedKey<'_>) -> bool {
+        self.layout().partitioning.seed().fits(key, self.layout().kind)
+    }
+
     /// Whether the table can have a row with this key and value.
     #[inline]
     #[must_use]
-    pub fn fits(&self, key: Key<'_>, value: &[u8]) -> bool {
+    pub fn fits(&self, key: HashedKey<'_>, value: &[u8]) -> bool {
         let layout = self.layout();
         let value_fits = match layout.kind {
             TableKind::Fixed => value.len() == layout.value_bytes,
             TableKind::Heap | TableKind::Ordered => value.len() <= HEAP_VALUE_BYTES_MAX,
         };
-        value_fits && key.fits(layout.kind)
+        value_fits && self.fits_key(key)
     }
 
     /// As [`Self::fits`], with the reason.
     ///
     /// # Errors
     /// [`StorageError::KeyKind`], [`StorageError::RowBytes`] or [`StorageError::LongValue`] for a row that it cannot have.
-    pub fn check_row(&self, key: Key<'_>, value: &[u8]) -> Result<(), StorageError> {
+    pub fn check_row(&self, key: HashedKey<'_>, value: &[u8]) -> Result<(), StorageError> {
         if self.fits(key, value) {
             return Ok(());
         }
         let (table, kind, found) = (self.name().to_owned(), self.layout().kind, value.len());
-        if !key.fits(kind) {
+        if !self.fits_key(key) {
             let expected = match kind {
                 TableKind::Fixed => "numbers of 64 bits",
                 TableKind::Heap | TableKind::Ordered => "1 to 4,096 bytes",
             };
-            return Err(StorageError::KeyKind { table, expected, found: key.to_string() });
+            return Err(StorageError::KeyKind { table, expected, found: key.plain().to_string() });
         }
         Err(match kind {
             TableKind::Fixed => {
@@ -61,7 +68,7 @@ impl Table {
     pub fn load<'k>(
         &self,
         address: BucketAddress,
-        key: impl Into<Key<'k>>,
+        key: impl Into<HashedKey<'k>>,
         value: &[u8],
     ) -> Result<(), StorageError> {
         let key = key.into();
@@ -84,11 +91,11 @@ impl Table {
         &self,
         (bucket, next): (Bucket<'_>, &mut u64),
         tag: u8,
-        key: Key<'_>,
+        key: HashedKey<'_>,
         value: &[u8],
     ) -> Result<(), StorageError> {
         if self.holds(bucket, held(*next), tag, key) {
-            let (table, key) = (self.name().to_owned(), key.to_string());
+            let (table, key) = (self.name().to_owned(), key.plain().to_string());
             return Err(StorageError::Exists { table, key });
         }
         if self.put(bucket, next, (Owner::FREE, key), (0, value), Quota::WithinShare) {
@@ -103,7 +110,8 @@ impl Table {
     /// higher version than 0.
     pub fn mark_loaded(&self, address: BucketAddress) {
         let bucket = self.bucket(address);
-        if bucket.version() == 0 {
+        // One that was split off had a higher version, and may be merged by now.
+        if bucket.version() == 0 && address.level() == 0 {
             bucket.write(|_| {
                 if bucket.version() == 0 {
                     bucket.store_version(1);
@@ -112,7 +120,7 @@ impl Table {
         }
     }
 
-    fn holds(&self, bucket: Bucket<'_>, sequence: u64, tag: u8, key: Key<'_>) -> bool {
+    fn holds(&self, bucket: Bucket<'_>, sequence: u64, tag: u8, key: HashedKey<'_>) -> bool {
         match self.layout().kind {
             TableKind::Fixed => bucket.find(sequence, tag, key.word()).is_some(),
             TableKind::Heap | TableKind::Ordered => {

@@ -11,6 +11,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::key::HashSeed;
+
 /// Where a key lives: the same on every replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Location {
@@ -32,10 +34,11 @@ impl Location {
     }
 }
 
-/// How the key space is divided: a power of two of partitions, the same for all tables.
+/// How the key space is divided: a power of two of partitions, the same for all tables, and the seed of the hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Partitioning {
     partition_bits: u32,
+    seed: HashSeed,
 }
 
 impl Partitioning {
@@ -43,13 +46,27 @@ impl Partitioning {
     pub const PARTITIONS_MAX: usize = 1 << 12;
 
     /// As many partitions as there can be.
-    pub(crate) const MOST: Self = Self { partition_bits: Self::PARTITIONS_MAX.trailing_zeros() };
+    pub(crate) const MOST: Self =
+        Self { partition_bits: Self::PARTITIONS_MAX.trailing_zeros(), seed: HashSeed::ZERO };
 
-    /// `partitions` partitions, or `None` unless that is a power of two up to [`Self::PARTITIONS_MAX`].
+    /// `partitions` partitions and a seed that everybody knows, or `None` unless that is a power of two up to [`Self::PARTITIONS_MAX`].
     #[must_use]
     pub fn new(partitions: usize) -> Option<Self> {
         (partitions.is_power_of_two() && partitions <= Self::PARTITIONS_MAX)
-            .then(|| Self { partition_bits: partitions.trailing_zeros() })
+            .then(|| Self { partition_bits: partitions.trailing_zeros(), seed: HashSeed::ZERO })
+    }
+
+    /// The same with another seed.
+    #[must_use]
+    pub fn with_seed(self, seed: HashSeed) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// The seed of the hashes of byte-string keys.
+    #[inline(always)]
+    #[must_use]
+    pub fn seed(self) -> HashSeed {
+        self.seed
     }
 
     /// Number of partitions.

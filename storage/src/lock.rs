@@ -139,11 +139,28 @@ impl Table {
             Err(holder) if holder == owner => Some(Acquired::Before),
             Err(holder) if holder.excludes(owner) || !bucket.take_over(holder, owner) => None,
             Err(_) => {
-                // The slots that were reserved under the dead lock.
-                bucket.write(|next| bucket.end_reservation(next, false, partition));
+                // The slots that were reserved under the dead lock, and the room for rows that a split or a merge was to bring.
+                bucket.write(|next| bucket.end_reservation(next, true, partition));
                 Some(Acquired::Now)
             }
         }
+    }
+
+    /// Takes the locks of a bucket and a half of it, none of which `owner` has; whether both were free.
+    pub(crate) fn acquire_both(
+        &self,
+        [first, second]: [Bucket<'_>; 2],
+        owner: Owner,
+        partition: u16,
+    ) -> bool {
+        if self.acquire(first, owner, || partition) != Some(Acquired::Now) {
+            return false;
+        }
+        let has_both = self.acquire(second, owner, || partition) == Some(Acquired::Now);
+        if !has_both {
+            first.release();
+        }
+        has_both
     }
 
     /// Reserves a slot for an insert; whether there is room.

@@ -72,8 +72,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Applied, Arena, BucketUpdate, BucketUpdateWriter, Key, Lock, LockMode, Partitioning, Table,
-        TableDefinition, TableKind, TransactionId, Unlocked,
+        Applied, Arena, BucketUpdate, BucketUpdateWriter, HashedKey, Lock, LockMode, Partitioning,
+        Table, TableDefinition, TableKind, TransactionId, Unlocked,
     };
 
     fn owner(epoch: u32, worker: u16) -> Owner {
@@ -113,7 +113,7 @@ mod tests {
         lock(1, owner(1, 255));
         let mut unit = Vec::new();
         let mut writer = BucketUpdateWriter::begin(&mut unit, (0, 0, 0), 0, owner(1, 255));
-        writer.put(Key::Number(1), &[7; 8]);
+        writer.put(HashedKey::Number(1), &[7; 8]);
         writer.finish();
         for expected in [Applied::Applied, Applied::Duplicate] {
             let unit = BucketUpdate::parse_checked(&unit);

@@ -14,8 +14,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use gannet_rules::Rule;
 
 use crate::{
-    Applied, Arena, BucketAddress, BucketSnapshot, BucketUpdate, BucketUpdateWriter, Key, Lock,
-    LockMode, Owner, Partitioning, Read, Table, TableLayout, Unlocked, Validation, rules,
+    Applied, Arena, BucketAddress, BucketSnapshot, BucketUpdate, BucketUpdateWriter, HashSeed,
+    HashedKey, Lock, LockMode, Owner, Partitioning, Read, Reshaping, Table, TableLayout, Unlocked,
+    Validation, rules,
 };
 
 /// The switch is process wide, and tests run in several threads.
@@ -61,7 +62,7 @@ fn unit(table: &Table, key: u64, base_version: u64, owner: Owner) -> Vec<u8> {
     let mut bytes = Vec::new();
     let header = (0, 0, table.locate(key).root);
     let mut writer = BucketUpdateWriter::begin(&mut bytes, header, base_version, owner);
-    writer.put(Key::Number(key), &value(table, base_version + 1));
+    writer.put(HashedKey::Number(key), &value(table, base_version + 1));
     writer.finish();
     bytes
 }
@@ -197,8 +198,8 @@ fn loom_a_snapshot_is_never_torn() {
         };
         let mut bytes = Vec::new();
         let mut unit = BucketUpdateWriter::begin(&mut bytes, (0, 0, 0), 0, Owner(1));
-        unit.put(Key::Number(1), &value(&table, 1));
-        unit.put(Key::Number(2), &value(&table, 1));
+        unit.put(HashedKey::Number(1), &value(&table, 1));
+        unit.put(HashedKey::Number(2), &value(&table, 1));
         unit.finish();
         assert_eq!(apply_at_backup(&table, 1, &bytes), Applied::Applied);
         let new = reader.join().unwrap() == 1;
@@ -392,7 +393,7 @@ fn heap_table(cells: usize) -> (Arc<Table>, [Vec<String>; 2]) {
     let limit_bytes = 64 + layout.main_bytes(1) + cells * 64;
     let arena = Arc::new(Arena::new(limit_bytes, &[limit_bytes]).unwrap());
     let table = Arc::new(Table::new("t", layout, arena, |_| true).unwrap());
-    let bucket = |key: &String| table.locate(Key::hashed(key.as_bytes()).word()).root;
+    let bucket = |key: &String| table.locate(HashSeed::ZERO.hashed(key.as_bytes()).word()).root;
     let keys = || (1_000..1_100).map(|number: u32| number.to_string());
     let keys = [0, 1].map(|wanted| keys().filter(|key| bucket(key) == wanted).collect());
     (table, keys)
@@ -400,7 +401,7 @@ fn heap_table(cells: usize) -> (Arc<Table>, [Vec<String>; 2]) {
 
 /// Applies a unit that gives a row a value, or takes the row away.
 fn apply_row(table: &Table, key: impl AsRef<[u8]>, base_version: u64, value: Option<&[u8]>) {
-    let row_key = Key::hashed(key.as_ref());
+    let row_key = HashSeed::ZERO.hashed(key.as_ref());
     let location = table.locate(row_key.word());
     let mut bytes = Vec::new();
     let header = (0, 0, location.root);
@@ -416,7 +417,7 @@ fn apply_row(table: &Table, key: impl AsRef<[u8]>, base_version: u64, value: Opt
 }
 
 fn read_row(table: &Table, key: &str) -> (Read, Vec<u8>) {
-    let (key, mut value) = (Key::hashed(key.as_bytes()), Vec::new());
+    let (key, mut value) = (HashSeed::ZERO.hashed(key.as_bytes()), Vec::new());
     let read = table.read_row(table.address(key.word()).unwrap(), key, Owner(99), &mut value);
     (read, value)
 }
@@ -452,45 +453,96 @@ fn read_against_reuse(removed: Option<&'static Rule>) -> u64 {
     total.load(Ordering::Relaxed)
 }
 
+/// A table of one bucket, which can be split, and a row that is loaded and moves then.
+fn with_a_row_that_moves() -> (Arc<Table>, u64) {
+    let partitioning = Partitioning::new(1).unwrap();
+    let mut layout = TableLayout::new("t", 8, 1, partitioning).unwrap();
+    layout.buckets = 1;
+    let limit_bytes = 64 + 2 * layout.main_bytes(1) + 64;
+    let arena = Arc::new(Arena::new(limit_bytes, &[limit_bytes]).unwrap());
+    let table = Arc::new(Table::new("t", layout, arena, |_| true).unwrap());
+    let key = (0..).find(|key| table.bucket_of(*key, 1 << 56) == 1).unwrap();
+    table.load(address(&table, key), key, &value(&table, 7)).unwrap();
+    // Loom does not know that a `OnceLock` publishes its contents.
+    table.partition(0).unwrap().growth_or_new(1);
+    (table, key)
+}
+
+/// Bytes of a unit that splits the bucket.
+fn split() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    BucketUpdateWriter::begin(&mut bytes, (0, 0, 0), 0, Owner(1)).split();
+    bytes
+}
+
+/// Has a thread read and lock the row where it is now, while `reshape` moves it. Counts if the row was missed.
+fn look_against(table: &Arc<Table>, key: u64, missed: &Arc<Count>, reshape: impl FnOnce()) {
+    let before = address(table, key);
+    let looking = {
+        let (table, missed) = (Arc::clone(table), Arc::clone(missed));
+        loom::thread::spawn(move || {
+            let mut out = value(&table, 0);
+            let read = table.read(before, key, Owner(99), &mut out);
+            let is_whole = matches!(read, Read::Found { .. }) && out == value(&table, 7);
+            let lock = table.lock(before, key, Owner(99), LockMode::Update, &mut out);
+            let is_found = (is_whole || read == Read::Locked)
+                && matches!(lock, Lock::Granted { .. } | Lock::Locked);
+            missed.fetch_add(u64::from(!is_found), Ordering::Relaxed);
+        })
+    };
+    reshape();
+    looking.join().unwrap();
+}
+
 /// One thread splits the only bucket; another reads, and locks, a row that moves. How often the row was missed.
 fn look_against_split(removed: Option<&'static Rule>) -> u64 {
     let missed = Arc::new(Count::new(0));
     let total = Arc::clone(&missed);
     explore(removed, 2, move || {
-        let partitioning = Partitioning::new(1).unwrap();
-        let mut layout = TableLayout::new("t", 8, 1, partitioning).unwrap();
-        layout.buckets = 1;
-        let limit_bytes = 64 + 2 * layout.main_bytes(1) + 64;
-        let arena = Arc::new(Arena::new(limit_bytes, &[limit_bytes]).unwrap());
-        let table = Arc::new(Table::new("t", layout, arena, |_| true).unwrap());
-        let moves = |key: &u64| table.bucket_of(*key, 1 << 56) == 1;
-        let key = (0..).find(moves).unwrap();
-        table.load(address(&table, key), key, &value(&table, 7)).unwrap();
-        let before = address(&table, key);
-        let looking = {
-            let (table, missed) = (Arc::clone(&table), Arc::clone(&missed));
-            loom::thread::spawn(move || {
-                let mut out = value(&table, 0);
-                let read = table.read(before, key, Owner(99), &mut out);
-                let is_whole = matches!(read, Read::Found { .. }) && out == value(&table, 7);
-                let lock = table.lock(before, key, Owner(99), LockMode::Update, &mut out);
-                let is_found = (is_whole || read == Read::Locked)
-                    && matches!(lock, Lock::Granted { .. } | Lock::Locked);
-                missed.fetch_add(u64::from(!is_found), Ordering::Relaxed);
-            })
-        };
-        let locked = table.lock(before, key, Owner(1), LockMode::Update, &mut value(&table, 0));
-        if locked == (Lock::Granted { version: 0 }) {
-            let mut bytes = Vec::new();
-            BucketUpdateWriter::begin(&mut bytes, (0, 0, 0), 0, Owner(1)).split();
-            let root = table.bucket_address(0, 0).unwrap();
-            let applied = table.apply_at_primary(root, &BucketUpdate::parse_checked(&bytes));
-            assert_eq!(applied, Applied::Applied);
-            assert_eq!(table.address(key).unwrap().level(), 1);
-        }
-        looking.join().unwrap();
+        let (table, key) = with_a_row_that_moves();
+        look_against(&table, key, &missed, || {
+            let before = address(&table, key);
+            let locked = table.lock(before, key, Owner(1), LockMode::Update, &mut value(&table, 0));
+            if locked == (Lock::Granted { version: 0 }) {
+                let root = table.bucket_address(0, 0).unwrap();
+                let applied = table.apply_at_primary(root, &BucketUpdate::parse_checked(&split()));
+                assert_eq!(applied, Applied::Applied);
+                assert_eq!(table.address(key).unwrap().level(), 1);
+            }
+        });
     });
     total.load(Ordering::Relaxed)
+}
+
+/// One thread merges the half of a table of two buckets; another reads, and locks, a row that moves. How often the row was missed.
+fn look_against_merge(removed: Option<&'static Rule>) -> u64 {
+    let missed = Arc::new(Count::new(0));
+    let total = Arc::clone(&missed);
+    explore(removed, 2, move || {
+        let (table, key) = with_a_row_that_moves();
+        let root = table.bucket_address(0, 0).unwrap();
+        let applied = table.apply_at_backup(root, &BucketUpdate::parse_checked(&split()));
+        assert_eq!(applied, Applied::Applied);
+        assert_eq!(address(&table, key).level(), 1);
+        look_against(&table, key, &missed, || {
+            let merging = table.lock_to_merge(0, 0, Owner(1));
+            if let Reshaping::Granted { bucket: 0, version } = merging {
+                let mut bytes = Vec::new();
+                let out = (&mut BucketSnapshot::default(), &mut bytes);
+                table.write_merge((0, 0, 0), version, Owner(1), out);
+                let applied = table.apply_at_primary(root, &BucketUpdate::parse_checked(&bytes));
+                assert_eq!(applied, Applied::Applied);
+                assert_eq!(address(&table, key).level(), 0);
+            }
+        });
+    });
+    total.load(Ordering::Relaxed)
+}
+
+#[test]
+fn loom_a_row_that_moves_in_a_merge_is_found() {
+    assert_eq!(look_against_merge(None), 0);
+    assert!(look_against_merge(Some(&rules::SPLIT_BUCKETS)) > 0, "the rule is not needed");
 }
 
 #[test]
@@ -524,10 +576,11 @@ fn read_against_shrinking(removed: Option<&'static Rule>, looks_like_a_slot: boo
         let (mut other, mut value) = (others[0].clone().into_bytes(), Vec::new());
         if looks_like_a_slot {
             // Link and stamp fill ten bytes, so the key's four bytes are the tags of slots 2 to 5. Slot 2 is the last one, 34 bytes further.
-            let hash = Key::hashed(removed.as_bytes()).word();
+            let hash = HashSeed::ZERO.hashed(removed.as_bytes()).word();
             let tag = table.locate(hash).tag;
             let with_tag = (0..=u16::MAX).map(|it| [&[tag, b'x'][..], &it.to_le_bytes()].concat());
-            let is_other = |key: &Vec<u8>| table.locate(Key::hashed(key).word()).root == 1;
+            let is_other =
+                |key: &Vec<u8>| table.locate(HashSeed::ZERO.hashed(key).word()).root == 1;
             other = with_tag.into_iter().find(is_other).unwrap();
             value = [&[0; 34][..], &hash.to_le_bytes(), &NO_CELL.to_le_bytes()].concat();
         } else {

@@ -385,6 +385,19 @@ impl OrderedIndex {
         }
     }
 
+    /// Keys, and the bytes that they take: those of the leaves, and the directory's, but for what its nodes leave free.
+    pub(crate) fn memory(&self) -> (usize, usize) {
+        let of_leaf = |(first, leaf): (&[u8], &Mutex<Leaf>)| {
+            let in_directory = size_of::<(Box<[u8]>, Mutex<Leaf>)>() + first.len();
+            let leaf = leaf.lock();
+            let marks = leaf.since.capacity() * size_of::<Since>();
+            (leaf.keys.len(), in_directory + leaf.keys.memory_bytes() + marks)
+        };
+        let sum = |sum: (usize, usize), leaf: (usize, usize)| (sum.0 + leaf.0, sum.1 + leaf.1);
+        let directory = self.directory.read();
+        directory.iter().map(|(first, leaf)| of_leaf((first, leaf))).fold((0, 0), sum)
+    }
+
     /// Every key, and the transaction that it is pending for.
     pub(crate) fn entries(&self) -> Vec<(Box<[u8]>, Option<Owner>)> {
         let directory = self.directory.read();

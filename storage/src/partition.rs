@@ -183,7 +183,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        Applied, Arena, BucketUpdate, BucketUpdateWriter, Direction, Key, Lock, LockMode, Owner,
+        Applied, Arena, BucketUpdate, BucketUpdateWriter, Direction, Lock, LockMode, Owner,
         Partitioning, Scanned, TableDefinition, Unlocked,
     };
 
@@ -207,7 +207,7 @@ mod tests {
     }
 
     fn keys(table: &Table) -> impl Iterator<Item = [u8; 8]> {
-        let is_of_first = |bytes: &[u8; 8]| table.locate(Key::from(bytes).word()).partition == 0;
+        let is_of_first = |bytes: &[u8; 8]| table.locate(table.hashed(bytes).word()).partition == 0;
         (0..).map(u64::to_be_bytes).filter(is_of_first)
     }
 
@@ -215,7 +215,7 @@ mod tests {
     fn a_leaving_partition_takes_what_was_locked_and_serves_nothing_new() {
         let table = table(TableKind::Ordered);
         let keys: Vec<_> = keys(&table).take(2).collect();
-        let [written, given_up] = [&keys[0], &keys[1]].map(Key::from);
+        let [written, given_up] = [&keys[0], &keys[1]].map(|key| table.hashed(key));
         let location = table.locate(written.word());
         let address = table.address_of(location).unwrap();
         let address_given_up = table.address(given_up.word()).unwrap();

@@ -8,7 +8,7 @@ use std::collections::btree_map::Entry;
 
 use crate::arena::{Arena, Quota};
 use crate::cells::Need;
-use crate::key::Key;
+use crate::key::HashedKey;
 use crate::owner::Owner;
 use crate::sync::{Mutex, MutexGuard, lock};
 
@@ -37,7 +37,7 @@ impl Reservations {
         arena: &Arena,
         need: Need,
         quota: Quota,
-        row: (Owner, Key<'_>),
+        row: (Owner, HashedKey<'_>),
     ) -> Option<u64> {
         arena.allocate(self.partition, need, self.take(row), quota)
     }
@@ -48,7 +48,7 @@ impl Reservations {
         &self,
         arena: &Arena,
         (need, quota): (Need, Quota),
-        (owner, key): (Owner, Key<'_>),
+        (owner, key): (Owner, HashedKey<'_>),
     ) -> bool {
         if !arena.reserve(self.partition, need, quota) {
             return false;
@@ -68,7 +68,7 @@ impl Reservations {
     }
 
     /// Ends the reservation of a row, if there is one.
-    pub(crate) fn release(&self, arena: &Arena, row: (Owner, Key<'_>)) {
+    pub(crate) fn release(&self, arena: &Arena, row: (Owner, HashedKey<'_>)) {
         match self.take(row) {
             Need::NOTHING => {}
             promised => arena.release(self.partition, promised),
@@ -106,7 +106,7 @@ impl Reservations {
     }
 
     /// Forgets a row's reservation, and returns it. Two keys may have one hash.
-    fn take(&self, (owner, key): (Owner, Key<'_>)) -> Need {
+    fn take(&self, (owner, key): (Owner, HashedKey<'_>)) -> Need {
         let mut reserved = self.reserved();
         let Entry::Occupied(mut of_hash) = reserved.entry((owner, key.word())) else {
             return Need::NOTHING;
@@ -123,6 +123,7 @@ impl Reservations {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::HashSeed;
     use crate::arena::LINE_BYTES;
 
     fn arena(lines: usize) -> Arena {
@@ -133,7 +134,7 @@ mod tests {
     fn what_is_reserved_is_there_for_its_owner() {
         let (arena, rows) = (arena(1_000), Reservations::new(0));
         let keys: Vec<_> = (0..10_000_u64).map(u64::to_le_bytes).collect();
-        let row = |owner, number: usize| (Owner(owner), Key::hashed(&keys[number]));
+        let row = |owner, number: usize| (Owner(owner), HashSeed::ZERO.hashed(&keys[number]));
         let reserved = (0..)
             .take_while(|&number| {
                 rows.reserve(&arena, (Need::cells(2), Quota::WithinShare), row(1, number))
@@ -171,8 +172,8 @@ mod tests {
     #[test]
     fn keys_with_one_hash_have_a_reservation_each() {
         let (arena, rows) = (arena(10), Reservations::new(0));
-        let [a, b] = crate::heap::keys_with_one_hash(17);
-        let (a, b) = ((Owner(1), Key::hashed(&a)), (Owner(1), Key::hashed(&b)));
+        let [a, b] = HashSeed::ZERO.keys_with_one_hash(17);
+        let (a, b) = ((Owner(1), HashSeed::ZERO.hashed(&a)), (Owner(1), HashSeed::ZERO.hashed(&b)));
         assert!(
             rows.reserve(&arena, (Need::cells(2), Quota::WithinShare), a)
                 && rows.reserve(&arena, (Need::cells(3), Quota::WithinShare), b)

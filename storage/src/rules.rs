@@ -49,6 +49,12 @@ gannet_rules::rules! {
     REMOVAL_MARKS,
     /// Both halves of a leaf that is split have its marks, and so has the leaf before one that vanishes.
     MARKS_OF_LEAVES,
+    /// A merged bucket takes a version above those of both halves.
+    MERGED_VERSION,
+    /// A merged bucket has the deletion marks of both halves.
+    MERGED_MARKS,
+    /// A bucket that was merged into another one since all its rows were read has changed.
+    MERGED_BUCKETS,
     /// A bucket that has changed since it was folded is noticed.
     FOLDED_CHANGES,
     /// A reader follows a chain of overflow buckets only while its bucket is unchanged.

@@ -6,7 +6,7 @@
 use std::ops::{Bound, ControlFlow};
 
 use crate::heap::Heap;
-use crate::key::Key;
+use crate::key::HashedKey;
 use crate::ordered_index::{Counted, Direction};
 use crate::owner::Owner;
 use crate::read::Read;
@@ -60,7 +60,7 @@ impl Keys {
 
     fn push(&mut self, key: &[u8], table: &Table) {
         self.bytes.extend_from_slice(key);
-        let hash = Key::hashed(key).word();
+        let hash = table.hashed(key).word();
         let location = table.locate(hash);
         let address = table.held_address_of(location);
         let address = address.expect("the index has keys of its partition alone");
@@ -76,10 +76,10 @@ impl Keys {
             .for_each(|key| table.bucket(key.address).prefetch_row(key.address.tag()));
     }
 
-    fn iter(&self) -> impl Iterator<Item = (Key<'_>, &Located)> {
+    fn iter(&self) -> impl Iterator<Item = (HashedKey<'_>, &Located)> {
         let starts = std::iter::once(0).chain(self.located.iter().map(|key| key.end));
         starts.zip(&self.located).map(|(start, located)| {
-            (Key::from_parts(located.hash, &self.bytes[start..located.end]), located)
+            (HashedKey::from_parts(located.hash, &self.bytes[start..located.end]), located)
         })
     }
 }
@@ -144,7 +144,7 @@ impl Table {
 
     fn visit_row(
         &self,
-        key: Key<'_>,
+        key: HashedKey<'_>,
         located: &Located,
         reader: Owner,
         value: &mut Vec<u8>,

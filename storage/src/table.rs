@@ -17,6 +17,7 @@ use crate::bucket::Bucket;
 use crate::crowding::Crowding;
 use crate::error::StorageError;
 use crate::heap::Heap;
+use crate::key::{HashedKey, Key};
 use crate::layout::TableLayout;
 use crate::location::Location;
 use crate::partition::{MainBuckets, Partition};
@@ -29,8 +30,14 @@ use crate::partition::{MainBuckets, Partition};
 pub struct BucketAddress(u64);
 
 impl BucketAddress {
-    /// No bucket: the arena's first line is never handed out.
+    /// No bucket: the arena's first line is never handed out. A unit of such a bucket is a duplicate, and what was read of it has changed.
     pub const NONE: Self = Self(0);
+
+    /// Whether it is [`Self::NONE`].
+    #[inline(always)]
+    pub(crate) fn is_none(self) -> bool {
+        self.first_word() == 0
+    }
 
     #[inline(always)]
     pub(crate) fn new(first_word: usize, level: u32) -> Self {
@@ -75,7 +82,7 @@ pub struct Table {
     layout: TableLayout,
     pub(crate) arena: Arc<Arena>,
     partitions: Box<[Partition]>,
-    /// Of each partition, whether it has too few buckets.
+    /// Of each partition, whether it has too few buckets, or too many.
     pub(crate) crowding: Box<[Crowding]>,
 }
 
@@ -152,6 +159,13 @@ impl Table {
         self.arena.limit_bytes()
     }
 
+    /// A key with its hash.
+    #[inline]
+    #[must_use]
+    pub fn hashed<'k>(&self, key: impl Into<Key<'k>>) -> HashedKey<'k> {
+        self.layout.partitioning.seed().hashed(key)
+    }
+
     /// Where `key` lives in this table, on any node.
     #[inline(always)]
     #[must_use]
@@ -171,6 +185,15 @@ impl Table {
     #[must_use]
     pub fn held_address(&self, key: u64) -> Option<BucketAddress> {
         self.held_address_of(self.locate(key))
+    }
+
+    /// As [`Self::held_address`], also beside merges: the copy has all rows of its partition.
+    #[must_use]
+    pub fn address_to_load(&self, key: u64) -> Option<BucketAddress> {
+        let location = self.locate(key);
+        let is_held = self.has_partition(location.partition);
+        let address = self.held_address_of(location);
+        address.or_else(|| is_held.then(|| self.present_address_of(location)))
     }
 
     /// Where a key with this location lies on this node, if its partition is served there.
@@ -203,12 +226,14 @@ impl Table {
         Some(address.with_tag(location.tag))
     }
 
-    /// Where `bucket` of `partition` lies on this node, if there is such a bucket and its partition is served: for new transactions.
+    /// Where `bucket` of `partition` lies on this node, if its partition is served: for new transactions. [`BucketAddress::NONE`] if there is no
+    /// such bucket, perhaps not any more.
     #[inline(always)]
     #[must_use]
     pub fn served_bucket_address(&self, partition: u16, bucket: u32) -> Option<BucketAddress> {
         let partition = self.partition(partition)?;
-        self.address_from(partition, partition.served_buckets()?, bucket)
+        let address = self.address_from(partition, partition.served_buckets()?, bucket);
+        Some(address.unwrap_or(BucketAddress::NONE))
     }
 
     /// Where `bucket` of `partition` lies on this node, if there is such a bucket and its partition is held or served: for

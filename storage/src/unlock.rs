@@ -22,6 +22,9 @@ pub enum Unlocked {
 impl Table {
     /// Releases the bucket at `address` in `partition` if `owner` holds it; version and rows stay as they were.
     pub fn unlock(&self, address: BucketAddress, partition: u16, owner: Owner) -> Unlocked {
+        if address.is_none() {
+            return Unlocked::NotHeld;
+        }
         let bucket = self.bucket(address);
         // Checked under the sequence, so that of two threads with the same request one finds it done,
         // and does not free the lock of whoever came next.
@@ -44,8 +47,8 @@ impl Table {
     pub fn free_dead_locks(&self, partition: u16, buckets: Range<u32>, epoch: u32) -> bool {
         let present = Owner::of_epoch(epoch);
         let end = buckets.end.min(self.bucket_count(partition));
-        for bucket in buckets.start..end {
-            let Some(address) = self.bucket_address(partition, bucket) else { continue };
+        for number in buckets.start..end {
+            let Some(address) = self.bucket_address(partition, number) else { continue };
             let bucket = self.bucket(address);
             let dead = bucket.owner();
             if dead == Owner::FREE || dead.is_of_epoch_of(present) {
@@ -54,11 +57,16 @@ impl Table {
             bucket.write(|next| {
                 // Whoever takes the lock over after this look reserves nothing before the sequence is free again.
                 if bucket.owner() == dead {
-                    bucket.end_reservation(next, false, || partition);
+                    // It may have room for rows that a split or a merge was to bring.
+                    bucket.end_reservation(next, true, || partition);
                     // Should another transaction take the lock over meanwhile, it has it.
                     let _: bool = bucket.take_over(dead, Owner::FREE);
                 }
             });
+            if bucket.version() == 0 {
+                // It was to be split off, or to be merged.
+                self.bury(partition, number);
+            }
         }
         buckets.end < self.bucket_count(partition)
     }

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gannet_storage::{
-    Applied, Arena, BucketUpdate, BucketUpdateWriter, Key, Lock, LockMode, Owner, Partitioning,
-    Table, TableLayout,
+    Applied, Arena, BucketUpdate, BucketUpdateWriter, HashSeed, HashedKey, Lock, LockMode, Owner,
+    Partitioning, Table, TableLayout,
 };
 use proptest::prelude::*;
 
@@ -98,7 +98,7 @@ impl Copies {
         let owner = Owner(Owner::of_epoch(1).0 + self.transactions);
         let table = &self.primary.tables[row.0];
         let bytes = row.1.to_le_bytes();
-        let key = Key::hashed(&bytes);
+        let key = HashSeed::ZERO.hashed(&bytes);
         let lock = if row.0 == 0 {
             let mode = (mode, value_bytes.unwrap_or(0));
             table.lock_row(table.address(key.word()).unwrap(), key, owner, mode)
@@ -119,7 +119,11 @@ impl Copies {
     fn apply(copy: &Copy, open: &Open, at_backup: bool) {
         let table = &copy.tables[open.row.0];
         let bytes = open.row.1.to_le_bytes();
-        let key = if open.row.0 == 0 { Key::hashed(&bytes) } else { Key::Number(open.row.1) };
+        let key = if open.row.0 == 0 {
+            HashSeed::ZERO.hashed(&bytes)
+        } else {
+            HashedKey::Number(open.row.1)
+        };
         let header = (0, 0, table.locate(key.word()).root);
         let mut unit = Vec::new();
         let mut writer = BucketUpdateWriter::begin(&mut unit, header, open.version, open.owner);
@@ -145,7 +149,7 @@ impl Copies {
         if !open.at_backup && gives_up {
             let (open, table) = (self.open.swap_remove(index), &self.primary.tables);
             let (bytes, table) = (open.row.1.to_le_bytes(), &table[open.row.0]);
-            let key = Key::hashed(&bytes);
+            let key = HashSeed::ZERO.hashed(&bytes);
             if open.row.0 == 0 {
                 table.unlock_row(table.address(key.word()).unwrap(), key, open.owner);
             } else {

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gannet_storage::{
-    Applied, Arena, BucketSnapshot, BucketUpdate, BucketUpdateWriter, Key, Owner, Partitioning,
-    Table, TableDefinition, TableKind,
+    Applied, Arena, BucketSnapshot, BucketUpdate, BucketUpdateWriter, HashSeed, HashedKey, Owner,
+    Partitioning, Table, TableDefinition, TableKind,
 };
 use proptest::prelude::*;
 
@@ -27,10 +27,10 @@ fn table(kind: TableKind, arena: &Arc<Arena>, is_held: bool) -> Table {
 }
 
 /// Number `number` as a key of such a table.
-fn with_key<T>(kind: TableKind, number: u64, act: impl FnOnce(Key<'_>) -> T) -> T {
+fn with_key<T>(kind: TableKind, number: u64, act: impl FnOnce(HashedKey<'_>) -> T) -> T {
     match kind {
-        TableKind::Fixed => act(Key::from(number)),
-        TableKind::Heap | TableKind::Ordered => act(Key::from(&number.to_be_bytes())),
+        TableKind::Fixed => act(HashedKey::Number(number)),
+        TableKind::Heap | TableKind::Ordered => act(HashSeed::ZERO.hashed(&number.to_be_bytes())),
     }
 }
 

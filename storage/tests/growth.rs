@@ -1,4 +1,4 @@
-//! Growth: buckets are split at two copies while rows are inserted, deleted and read.
+//! Growth and shrinking: buckets are split and merged at two copies while rows are inserted, deleted and read.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gannet_storage::{
-    Applied, Arena, BucketAddress, BucketSnapshot, BucketUpdate, BucketUpdateWriter, Key, Lock,
-    LockMode, Owner, Partitioning, Read, Splitting, Table, TableDefinition, TableKind, Validation,
-    level_of,
+    Applied, Arena, BucketAddress, BucketSnapshot, BucketUpdate, BucketUpdateWriter, HashSeed,
+    HashedKey, Lock, LockMode, Owner, Partitioning, Read, Reshaping, Table, TableDefinition,
+    TableKind, Validation, level_of,
 };
 use proptest::prelude::*;
 
@@ -34,20 +34,24 @@ fn table(kind: usize, roots: u32, arena: &Arc<Arena>) -> Table {
 struct Copies {
     primary: Table,
     backup: Table,
+    arenas: [Arc<Arena>; 2],
     rows: BTreeMap<u64, Vec<u8>>,
     owners: u64,
 }
 
 impl Copies {
     fn new(kind: usize, roots: u32, bytes: usize) -> Self {
-        let [primary, backup] = [(), ()].map(|()| table(kind, roots, &arena(bytes)));
-        Self { primary, backup, rows: BTreeMap::new(), owners: 0 }
+        let arenas = [(), ()].map(|()| arena(bytes));
+        let [primary, backup] = arenas.each_ref().map(|arena| table(kind, roots, arena));
+        Self { primary, backup, arenas, rows: BTreeMap::new(), owners: 0 }
     }
 
-    fn with_key<T>(&self, number: u64, with: impl FnOnce(Key<'_>) -> T) -> T {
+    fn with_key<T>(&self, number: u64, with: impl FnOnce(HashedKey<'_>) -> T) -> T {
         match self.primary.layout().kind {
-            TableKind::Fixed => with(Key::Number(number)),
-            TableKind::Heap | TableKind::Ordered => with(Key::from(&number.to_be_bytes())),
+            TableKind::Fixed => with(HashedKey::Number(number)),
+            TableKind::Heap | TableKind::Ordered => {
+                with(HashSeed::ZERO.hashed(&number.to_be_bytes()))
+            }
         }
     }
 
@@ -105,9 +109,9 @@ impl Copies {
     fn back_up(&self, unit: &[u8]) {
         let unit = BucketUpdate::parse_checked(unit);
         assert!(self.backup.fits_bucket(&unit));
-        let address = self.backup.address_to_fill(unit.partition, unit.bucket).unwrap();
-        assert_eq!(self.backup.apply_at_backup(address, &unit), Applied::Applied);
-        assert_eq!(self.backup.apply_at_backup(address, &unit), Applied::Duplicate);
+        let address = || self.backup.address_to_fill(&unit).unwrap();
+        assert_eq!(self.backup.apply_at_backup(address(), &unit), Applied::Applied);
+        assert_eq!(self.backup.apply_at_backup(address(), &unit), Applied::Duplicate);
     }
 
     fn commit(&self, unit: &[u8]) {
@@ -118,14 +122,15 @@ impl Copies {
     }
 
     /// Splits up to `count` buckets at once; their units reach the backup in reverse order.
-    fn split(&mut self, count: u32) -> Vec<Splitting> {
+    fn split(&mut self, count: u32) -> Vec<Reshaping> {
         let (mut units, mut found) = (Vec::new(), Vec::new());
+        let wanted = self.primary.splits_wanted(0);
         for behind in 0..count {
             self.owners += 1;
             let owner = Owner(Owner::of_epoch(1).0 + self.owners);
-            let splitting = self.primary.lock_to_split(0, behind, owner);
+            let splitting = self.primary.lock_to_split(0, (behind, wanted), owner);
             found.push(splitting);
-            let Splitting::Granted { bucket, version } = splitting else { break };
+            let Reshaping::Granted { bucket, version } = splitting else { break };
             let mut bytes = Vec::new();
             BucketUpdateWriter::begin(&mut bytes, (0, 0, bucket), version, owner).split();
             units.push(bytes);
@@ -135,9 +140,64 @@ impl Copies {
         found
     }
 
+    /// Merges up to `count` halves at once; their units reach the backup in reverse order.
+    fn merge(&mut self, count: u32) -> Vec<Reshaping> {
+        let (mut units, mut found) = (Vec::new(), Vec::new());
+        let mut snapshot = BucketSnapshot::default();
+        for behind in 0..count {
+            self.owners += 1;
+            let owner = Owner(Owner::of_epoch(1).0 + self.owners);
+            let merging = self.primary.lock_to_merge(0, behind, owner);
+            found.push(merging);
+            let Reshaping::Granted { bucket, version } = merging else { break };
+            let mut bytes = Vec::new();
+            let out = (&mut snapshot, &mut bytes);
+            self.primary.write_merge((0, 0, bucket), version, owner, out);
+            units.push(bytes);
+        }
+        units.iter().rev().for_each(|unit| self.back_up(unit));
+        units.iter().for_each(|unit| self.commit(unit));
+        found
+    }
+
+    /// Merges up to `count` halves while the bucket that is split next is split: one of both is applied first.
+    fn merge_beside_split(&mut self, count: u32, is_split_first: bool) {
+        let mut units = Vec::new();
+        let mut snapshot = BucketSnapshot::default();
+        for behind in 0..count {
+            self.owners += 1;
+            let owner = Owner(Owner::of_epoch(1).0 + self.owners);
+            let merging = self.primary.lock_to_merge(0, behind, owner);
+            let Reshaping::Granted { bucket, version } = merging else { break };
+            let mut bytes = Vec::new();
+            let out = (&mut snapshot, &mut bytes);
+            self.primary.write_merge((0, 0, bucket), version, owner, out);
+            units.push(bytes);
+        }
+        self.owners += 1;
+        let owner = Owner(Owner::of_epoch(1).0 + self.owners);
+        if let Reshaping::Granted { bucket, version } = self.primary.lock_to_split(0, (0, 1), owner)
+        {
+            let mut bytes = Vec::new();
+            BucketUpdateWriter::begin(&mut bytes, (0, 0, bucket), version, owner).split();
+            let place = if is_split_first { 0 } else { units.len() };
+            units.insert(place, bytes);
+        }
+        units.iter().rev().for_each(|unit| self.back_up(unit));
+        units.iter().for_each(|unit| self.commit(unit));
+    }
+
+    /// Merges as many halves as are to be merged.
+    fn shrink(&mut self) {
+        while self.primary.merges_wanted(0) > 0 {
+            let merged = self.merge(self.primary.merges_wanted(0).min(4));
+            assert!(matches!(merged.first(), Some(Reshaping::Granted { .. })), "{merged:?}");
+        }
+    }
+
     /// Splits as many buckets as are to be split.
     fn grow(&mut self) {
-        while matches!(self.split(4).first(), Some(Splitting::Granted { .. })) {}
+        while matches!(self.split(4).first(), Some(Reshaping::Granted { .. })) {}
     }
 
     fn read(&self, table: &Table, at: Option<BucketAddress>, number: u64) -> Option<Vec<u8>> {
@@ -166,7 +226,9 @@ impl Copies {
     fn check(&self, keys: u64) {
         let (mut of_primary, mut of_backup) =
             (BucketSnapshot::default(), BucketSnapshot::default());
-        let counts = [&self.primary, &self.backup].map(|table| table.bucket_count(0));
+        let tables = [&self.primary, &self.backup];
+        tables.iter().for_each(|table| table.bury_dead(0));
+        let counts = tables.map(|table| table.bucket_count(0));
         assert_eq!(counts[0], counts[1]);
         let mut found = BTreeMap::new();
         for bucket in 0..counts[0] {
@@ -206,7 +268,11 @@ proptest! {
         for (step, number) in steps {
             let stale = Some(before[usize::try_from(number).unwrap()]);
             match step {
-                0 => { copies.split(u32::try_from(number % 4).unwrap() + 1); }
+                0 if number % 3 == 0 => { copies.split(u32::try_from(number % 4).unwrap() + 1); }
+                0 if number % 3 == 1 => {
+                    copies.merge_beside_split(u32::try_from(number % 5).unwrap(), number % 2 == 0);
+                }
+                0 => { copies.merge(u32::try_from(number % 8).unwrap() + 1); }
                 1 => prop_assert_eq!(
                     copies.read(&copies.primary, stale, number),
                     copies.rows.get(&number).cloned()
@@ -218,6 +284,51 @@ proptest! {
         copies.check(150);
         copies.grow();
         copies.check(150);
+        while matches!(copies.merge(5).first(), Some(Reshaping::Granted { .. })) {}
+        prop_assert_eq!(copies.primary.bucket_count(0), roots);
+        copies.check(150);
+    }
+}
+
+#[test]
+fn a_table_that_has_emptied_gives_its_buckets_back() {
+    for kind in 0..KINDS.len() {
+        let mut copies = Copies::new(kind, 1, 16 << 20);
+        let used = |copies: &Copies| {
+            copies.arenas.each_ref().map(|arena| {
+                arena.reclaim(arena.take_retired());
+                arena.used_bytes()
+            })
+        };
+        let mut left = None;
+        for _ in 0..3 {
+            let rows = 5_000;
+            for number in 0..rows {
+                assert!(copies.change(None, number));
+                if number % 200 == 0 {
+                    copies.grow();
+                }
+            }
+            copies.grow();
+            let (full, taken) = (copies.primary.bucket_count(0), used(&copies)[0]);
+            for number in 0..rows {
+                assert!(copies.change(None, number));
+                if number == rows / 2 {
+                    copies.shrink();
+                    assert_eq!(copies.primary.bucket_count(0), full, "half of the rows are there");
+                }
+            }
+            copies.shrink();
+            copies.check(rows);
+            let emptied = copies.primary.bucket_count(0);
+            assert!(emptied <= full / 8, "{emptied} of {full}");
+            while matches!(copies.merge(8).first(), Some(Reshaping::Granted { .. })) {}
+            copies.check(10);
+            // The first bucket may keep the overflow buckets that it had before the first split.
+            let now = used(&copies);
+            assert!(now[0] == now[1] && now[0] < taken / 4, "{now:?} of {taken}");
+            assert_eq!(*left.get_or_insert(now), now);
+        }
     }
 }
 
@@ -267,7 +378,7 @@ fn a_split_that_finds_no_memory_is_put_off() {
     for kind in 0..KINDS.len() {
         let mut copies = Copies::new(kind, 1, 20_000);
         let rows_that_fit = (0..).take_while(|number| copies.change(None, *number)).count();
-        assert_eq!(copies.split(1), [Splitting::Full], "after {rows_that_fit} rows");
+        assert_eq!(copies.split(1), [Reshaping::Full], "after {rows_that_fit} rows");
         let rows = copies.rows.keys().copied().max().unwrap() + 1;
         copies.check(rows);
         // What is deleted makes room.
@@ -279,7 +390,7 @@ fn a_split_that_finds_no_memory_is_put_off() {
 #[test]
 fn only_a_crowded_partition_grows_and_only_when_it_is_free() {
     let mut copies = Copies::new(0, 1, 1 << 20);
-    assert_eq!(copies.split(1), [Splitting::Enough]);
+    assert_eq!(copies.split(1), [Reshaping::Enough]);
     assert_eq!(copies.primary.take_crowded().count(), 0);
     for number in 0..12 {
         assert!(copies.change(None, number));
@@ -288,10 +399,10 @@ fn only_a_crowded_partition_grows_and_only_when_it_is_free() {
     assert_eq!(copies.primary.take_crowded().count(), 0);
     let (owner, lock) = copies.lock(None, 3, LockMode::Update);
     assert!(matches!(lock, Lock::Granted { .. }));
-    assert_eq!(copies.split(1), [Splitting::Locked]);
+    assert_eq!(copies.split(1), [Reshaping::Locked]);
     let address = copies.primary.address(3).unwrap();
     copies.primary.unlock(address, 0, owner);
-    assert!(matches!(copies.split(1)[..], [Splitting::Granted { bucket: 0, .. }]));
+    assert!(matches!(copies.split(1)[..], [Reshaping::Granted { bucket: 0, .. }]));
     copies.primary.leave_partition(0);
-    assert_eq!(copies.split(1), [Splitting::Enough]);
+    assert_eq!(copies.split(1), [Reshaping::Enough]);
 }

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use gannet_storage::{
-    Applied, Arena, BucketUpdate, BucketUpdateWriter, Key, Lock, LockMode, Owner, Partitioning,
-    Read, Table, TableLayout, Unlocked,
+    Applied, Arena, BucketUpdate, BucketUpdateWriter, HashSeed, Lock, LockMode, Owner,
+    Partitioning, Read, Table, TableLayout, Unlocked,
 };
 
 /// The arena of a node with a single partition.
@@ -31,19 +31,19 @@ impl Rows {
     }
 
     fn lock(&self, key: &str, owner: Owner, mode: LockMode, value_bytes: usize) -> Lock {
-        let key = Key::hashed(key.as_bytes());
+        let key = HashSeed::ZERO.hashed(key.as_bytes());
         let address = self.table.address(key.word()).unwrap();
         self.table.lock_row(address, key, owner, (mode, value_bytes))
     }
 
     fn unlock(&self, key: &str, owner: Owner) -> Unlocked {
-        let key = Key::hashed(key.as_bytes());
+        let key = HashSeed::ZERO.hashed(key.as_bytes());
         self.table.unlock_row(self.table.address(key.word()).unwrap(), key, owner)
     }
 
     /// Writes a row that `owner` has locked at `version`.
     fn write(&self, key: &str, owner: Owner, version: u64, value: &[u8]) {
-        let row_key = Key::hashed(key.as_bytes());
+        let row_key = HashSeed::ZERO.hashed(key.as_bytes());
         let location = self.table.locate(row_key.word());
         let mut bytes = Vec::new();
         let header = (0, 0, location.root);
@@ -57,7 +57,7 @@ impl Rows {
 
     fn value(&self, key: &str) -> Vec<u8> {
         let mut value = Vec::new();
-        let key = Key::hashed(key.as_bytes());
+        let key = HashSeed::ZERO.hashed(key.as_bytes());
         let address = self.table.address(key.word()).unwrap();
         let read = self.table.read_row(address, key, Owner(u64::MAX), &mut value);
         assert!(matches!(read, Read::Found { .. }));

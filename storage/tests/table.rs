@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use gannet_storage::{
-    Applied, Arena, BucketAddress, BucketSnapshot, BucketUpdate, BucketUpdateWriter, Key, Lock,
-    LockMode, Owner, Partitioning, Read, StorageError, Table, TableDefinition, TableKind,
+    Applied, Arena, BucketAddress, BucketSnapshot, BucketUpdate, BucketUpdateWriter, HashedKey,
+    Lock, LockMode, Owner, Partitioning, Read, StorageError, Table, TableDefinition, TableKind,
     TableLayout, TransactionId, Unlocked, Validation,
 };
 use proptest::prelude::*;
@@ -49,8 +49,8 @@ fn unit(bucket: u32, base_version: u64, owner: Owner, items: &[(u64, Option<Vec<
     let mut writer = BucketUpdateWriter::begin(&mut bytes, (0, 0, bucket), base_version, owner);
     for (key, value) in items {
         match value {
-            Some(value) => writer.put(Key::Number(*key), value),
-            None => writer.delete(Key::Number(*key)),
+            Some(value) => writer.put(HashedKey::Number(*key), value),
+            None => writer.delete(HashedKey::Number(*key)),
         }
     }
     writer.finish();
@@ -511,7 +511,7 @@ fn what_dead_transactions_have_left_is_removed() {
         Owner::from(TransactionId { epoch, node: 0, worker: 0, coroutine: 0, counter })
     };
     let insert = |key: &'static [u8], owner| {
-        let key = Key::from(key);
+        let key = table.hashed(key);
         let address = table.address(key.word()).unwrap();
         table.lock_row(address, key, owner, (LockMode::Insert, 100))
     };

@@ -48,7 +48,15 @@ impl Server {
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let port =
             line.trim().strip_prefix("listening on ").and_then(|line| line.rsplit(':').next());
-        let port = port.unwrap_or_else(|| panic!("the server said {line:?}")).parse().unwrap();
+        let port = port.unwrap_or_else(|| {
+            let mut errors = String::new();
+            // Some are not caught, but shown with those of the test.
+            if let Some(mut caught) = child.stderr.take() {
+                caught.read_to_string(&mut errors).unwrap();
+            }
+            panic!("the server said {line:?} and {errors:?}")
+        });
+        let port = port.parse().unwrap();
         Self::at(child, port)
     }
 
@@ -99,10 +107,19 @@ impl Server {
         self.child.id()
     }
 
-    /// Sends a signal to the server's process.
+    /// Sends a signal to the server's process. After STOP none of its threads runs.
     pub(crate) fn signal(&self, name: &str) {
         let id = self.id().to_string();
         assert!(Command::new("kill").args([format!("-{name}"), id]).status().unwrap().success());
+        let runs = |task: std::fs::DirEntry| {
+            let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+            !(status.is_empty() || status.contains("State:\tT"))
+        };
+        let has_running =
+            || std::fs::read_dir(format!("/proc/{}/task", self.id())).unwrap().flatten().any(runs);
+        while name == "STOP" && has_running() {
+            std::thread::yield_now();
+        }
     }
 
     /// The server's standard error up to its end, if that is a pipe.

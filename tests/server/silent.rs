@@ -47,15 +47,22 @@ async fn while_silent(node: &Server) -> (i32, Vec<i32>) {
         Some("57014")
     );
     assert_eq!(state(&client, "SELECT 1").await.as_deref(), Some("25P02"));
-    client.batch_execute("ROLLBACK; BEGIN").await.unwrap();
-    let inserted = format!("INSERT INTO town VALUES ({}, 1)", ROWS + here);
-    let ended = match state(&client, &inserted).await {
-        None => state(&client, "COMMIT").await,
-        ended => ended,
-    };
-    assert!(matches!(ended.as_deref(), Some("57014" | "08007")), "{ended:?}");
-    if ended.as_deref() == Some("08007") {
-        unknown.push(ROWS + here);
+    for id in (ROWS + here..).step_by(7) {
+        client.batch_execute("ROLLBACK; BEGIN").await.unwrap();
+        let inserted = format!("INSERT INTO town VALUES ({id}, 1)");
+        let ended = match state(&client, &inserted).await {
+            None => state(&client, "COMMIT").await,
+            ended => ended,
+        };
+        if ended.as_deref() == Some("40001") {
+            // Its bucket is the one that the abandoned update has locked.
+            continue;
+        }
+        assert!(matches!(ended.as_deref(), Some("57014" | "08007")), "{ended:?}");
+        if ended.as_deref() == Some("08007") {
+            unknown.push(id);
+        }
+        break;
     }
     client.batch_execute("ROLLBACK").await.unwrap();
     // Without a timeout, a cancel request ends the statement. A request that arrives before the statement correctly has no

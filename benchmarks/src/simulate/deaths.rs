@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 
 use gannet_engine::simulation::{Settled, Simulation, Stage, Verdict};
 use gannet_engine::{Completion, Lost};
-use gannet_storage::{Applied, CommitRecord, Item, TransactionId};
+use gannet_storage::{Applied, BucketUpdate, CommitRecord, Item, TransactionId};
 
 use crate::check::Check;
 use crate::replicas::check_replicas;
@@ -109,7 +109,7 @@ fn flush(simulation: &Simulation, records: &[(usize, Vec<Vec<u8>>)]) -> i128 {
     let parse = |record| CommitRecord::parse(record).expect("a log has records");
     let units = records.into_iter().flat_map(|record| parse(record).units());
     let mut units: Vec<_> = units.map(|unit| unit.expect("a record has units")).collect();
-    units.sort_by_key(|unit| unit.base_version);
+    units.sort_by_key(BucketUpdate::order);
     let cluster = simulation.cluster();
     let mut gaps = 0;
     for unit in units {
@@ -117,7 +117,7 @@ fn flush(simulation: &Simulation, records: &[(usize, Vec<Vec<u8>>)]) -> i128 {
             let view = cluster.nodes()[usize::from(copy)].view();
             // A table that was dropped has no rows to miss.
             let Some(table) = view.table(unit.table) else { continue };
-            let address = table.address_to_fill(unit.partition, unit.bucket);
+            let address = table.address_to_fill(&unit);
             let mut address = address.expect("a copy has its partition");
             for item in unit.items() {
                 let (Item::Put { key, .. } | Item::Delete { key }) = item;

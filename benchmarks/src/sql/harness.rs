@@ -162,12 +162,12 @@ fn load<W: SqlWorkload, C: SqlConnector>(
         Ok::<_, SqlFailure>((rows, empty_bytes))
     })??;
     let seconds = start.elapsed().as_secs_f64();
-    let Target { memory_bytes, copies, .. } = connector.target();
+    let Target { memory_bytes, copies, index_bytes_per_key, .. } = connector.target();
     let taken = memory_bytes.zip(empty_bytes).map(|(full, empty)| full.saturating_sub(empty));
     let payload = workload.payload_bytes().zip(copies).map(|(bytes, copies)| bytes * copies as u64);
     let memory_per_payload_byte =
         taken.zip(payload).map(|(taken, payload)| taken as f64 / payload as f64);
-    Ok(Load { seconds, rows, memory_bytes, memory_per_payload_byte })
+    Ok(Load { seconds, rows, memory_bytes, memory_per_payload_byte, index_bytes_per_key })
 }
 
 /// Runs the clients. Returns their counts, the measured seconds, and the first failure that is no conflict.

@@ -146,6 +146,8 @@ pub struct Target {
     pub memory_bytes: Option<u64>,
     /// Copies of each row, if known.
     pub copies: Option<usize>,
+    /// Bytes that a key takes in the ordered index of one copy, if known.
+    pub index_bytes_per_key: Option<f64>,
 }
 
 /// A benchmark in SQL.

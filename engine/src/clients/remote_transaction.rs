@@ -212,11 +212,11 @@ impl<'c> RemoteTransaction<'c> {
         match key {
             Key::Number(number) if is_numbered => Ok(number.to_le_bytes().to_vec()),
             Key::Number(_) => usage(RowProblem::IsNumber),
-            Key::Bytes { .. } if is_numbered => usage(RowProblem::IsBytes),
-            Key::Bytes { bytes, .. } if !(1..=KEY_BYTES_MAX).contains(&bytes.len()) => {
+            Key::Bytes(_) if is_numbered => usage(RowProblem::IsBytes),
+            Key::Bytes(bytes) if !(1..=KEY_BYTES_MAX).contains(&bytes.len()) => {
                 usage(RowProblem::KeyBytes)
             }
-            Key::Bytes { bytes, .. } => Ok(bytes.to_vec()),
+            Key::Bytes(bytes) => Ok(bytes.to_vec()),
         }
     }
 

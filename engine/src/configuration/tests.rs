@@ -22,11 +22,23 @@ fn copies_lie_on_different_nodes_and_primaries_spread() {
         assert_eq!(configuration.primary(partition), node);
         let key = configuration.row_key_in(partition, b"copy");
         assert!(key.starts_with(b"copy"));
-        let hash = Key::hashed(&key).word();
+        let hash = configuration.partitioning.seed().hash(&key);
         assert_eq!(configuration.partitioning.partition(hash), partition);
     }
     let small = Configuration::new(7, 5, 3, Partitioning::new(2).unwrap());
     assert_eq!(small.partition_of(4), None);
+}
+
+#[test]
+fn the_founder_gives_the_cluster_its_seed() {
+    let unformed = Configuration::new(7, 3, 2, Partitioning::new(4).unwrap()).unformed();
+    let (members, seed) = (unformed.members.clone(), HashSeed::new(5));
+    let formed = unformed.after(&Change::Form { members, seed }).unwrap();
+    let (before, after) = (unformed.partitioning, formed.partitioning);
+    assert!(after.seed() == seed && before.seed() != seed);
+    assert_eq!(before.with_seed(seed), after);
+    let key = formed.row_key_in(3, b"copy");
+    assert_eq!(formed.primary_of_row(&key), formed.primary(3));
 }
 
 #[test]

@@ -167,7 +167,7 @@ impl Deferred {
         program: &[u8],
         rest: &mut FoldRest,
     ) -> Result<Vec<Vec<u8>>, Abort> {
-        debug_assert!(!self.concerns(table), "own changes are not in the result");
+        debug_assert!(!self.writes_to(table), "own changes are not in the result");
         if self.sets_barriers {
             coordinator.set_barrier(table)?;
         }

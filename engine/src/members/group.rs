@@ -25,6 +25,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use gannet_rpc::ClusterKey;
+use gannet_storage::HashSeed;
 
 use crate::change::FOUNDER;
 use crate::change_message::{ChangeMessage, Loss};
@@ -53,6 +54,8 @@ pub(crate) struct Setup {
     /// Whether it may begin a cluster with the others: it does not join one that it has asked.
     pub(crate) founds: bool,
     pub(crate) key: Option<ClusterKey>,
+    /// What goes into the hashes of keys, if this process founds the cluster.
+    pub(crate) hash_seed: HashSeed,
     /// How long to wait for the others.
     pub(crate) join_timeout: Duration,
     /// The incarnation before this one whose log of the membership this process has.
@@ -414,7 +417,7 @@ impl Group {
                     self.events.push_back(Event::Change(node, message));
                 }
                 (
-                    ChangeMessage::Prepare { change: Change::Form(members), .. },
+                    ChangeMessage::Prepare { change: Change::Form { members, .. }, .. },
                     Stage::Gathering,
                 ) if node == FOUNDER => {
                     let members = members.clone();
@@ -492,7 +495,8 @@ impl Group {
             members.resize(self.setup.terms.addresses.len(), MemberEntry::absent());
             self.stage = Stage::Formed;
             self.leave_out_spares();
-            self.propose(Change::Form(members));
+            let seed = self.setup.hash_seed;
+            self.propose(Change::Form { members, seed });
         }
         if let Some(change) = self.first_change.take() {
             self.events.push_back(Event::Change(FOUNDER, change));

@@ -54,7 +54,7 @@ use gannet_rpc::{BootClock, Clock};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::change::Changes;
-use crate::cluster::ClusterError;
+use crate::cluster::{ClusterError, drawn_hash_seed};
 use crate::cluster_state::FailureAction;
 use crate::configuration::{Change, ChangeError, Configuration, MemberEntry};
 use crate::lease::LeaseTerms;
@@ -331,6 +331,7 @@ impl Members {
             key: membership.key.clone(),
             join_timeout: membership.join_timeout,
             predecessor: predecessor.as_ref().map(|it| it.incarnation()),
+            hash_seed: drawn_hash_seed().map_err(refused("random bytes"))?,
         };
         let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
         let (changes, messages) = channel();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gannet_rpc::ClusterKey;
-use gannet_storage::{Partitioning, TableDefinition, TableKind};
+use gannet_storage::{HashSeed, Partitioning, TableDefinition, TableKind};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -128,6 +128,7 @@ fn setup(nodes: usize, hello: Hello) -> Setup {
         terms,
         founds: true,
         key: Some(ClusterKey::new([7; 32])),
+        hash_seed: HashSeed::new(7),
         join_timeout: Duration::from_secs(60),
         predecessor: None,
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use gannet_rules::rule;
-use gannet_storage::{Applied, CommitRecord};
+use gannet_storage::{Applied, BucketUpdate, CommitRecord};
 
 use crate::configuration::Configuration;
 use crate::node::{FlushError, Flushed, Node};
@@ -43,19 +43,19 @@ impl Node {
             }
         }
         // Units of one bucket in their order.
-        units.sort_by_key(|unit| unit.base_version);
+        units.sort_by_key(BucketUpdate::order);
         for unit in units.into_iter().filter(|_| rule!(FLUSHED_UNITS)) {
             let updated = view.configuration().updated(unit.partition);
             let table = view.table(unit.table).filter(|_| updated.contains(&self.id));
             // A table that was removed has no transactions left that matter.
             let Some(table) = table else { continue };
-            let address = table.address_to_fill(unit.partition, unit.bucket);
+            let address = table.address_to_fill(&unit);
             let address =
                 address.filter(|_| table.fits_bucket(&unit)).ok_or(FlushError::Damaged)?;
             let mut is_gap = table.apply_at_backup(address, &unit) == Applied::Gap;
             if is_gap && view.is_no_copy(unit.partition) {
                 is_gap = !view.is_dismissed(unit.partition)
-                    && !self.learning.update(table, address, (&unit, unit.bytes()));
+                    && !self.learning.update(table, (&unit, unit.bytes()));
             }
             if is_gap {
                 view.count_gap();

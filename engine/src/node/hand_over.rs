@@ -143,6 +143,17 @@ impl Node {
         self.hand_overs.load(Ordering::Acquire)
     }
 
+    /// Begins a round: each worker says so when it begins another step.
+    pub(crate) fn begin_round(&self) -> u64 {
+        self.hand_overs.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// Whether each worker that takes steps has begun one since that round began.
+    pub(crate) fn has_begun_steps(&self, round: u64) -> bool {
+        let workers = self.lock_workers();
+        workers.iter().all(|state| state.adopted.is_none() || state.hand_overs >= round)
+    }
+
     /// A worker has begun a step since the node has begun to hand partitions over, or to part, for that time. If it parts, no coroutine of the
     /// worker has a job.
     pub(crate) fn serves_nobody(&self, worker: u16, hand_overs: u64) {

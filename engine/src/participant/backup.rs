@@ -54,7 +54,7 @@ pub(crate) fn backed_up(
         // Its bucket may not be copied yet.
         Applied::Gap
             if view.is_no_copy(unit.partition)
-                && view.learning().update(table, address, (unit, unit.bytes())) =>
+                && view.learning().update(table, (unit, unit.bytes())) =>
         {
             Status::Done
         }

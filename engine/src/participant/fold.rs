@@ -14,6 +14,8 @@ const BUCKETS_MAX: u32 = 512;
 const ROWS_MAX: usize = 1_000;
 const ROW_BYTES_MAX: usize = 128 << 10;
 const TIME_MAX_NS: u64 = 300_000;
+/// Most buckets of a span that is validated: more than transactions have in one.
+const SPAN_BUCKETS_MAX: u32 = 1 << 16;
 /// Longest result. A program that makes a longer one of a bucket is refused.
 const RESULT_BYTES_MAX: usize = 2 << 20;
 
@@ -70,6 +72,9 @@ impl Participant {
             return self.refuse(response);
         };
         let ValidateSpan { table, partition, bucket, changes, owner } = request;
+        if next.checked_sub(bucket).is_none_or(|buckets| buckets > SPAN_BUCKETS_MAX) {
+            return self.refuse(response);
+        }
         let table = self.table(table);
         let found = table.validate_span(partition, (bucket, next), changes, owner);
         response.push(status_of(found) as u16);

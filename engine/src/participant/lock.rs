@@ -4,7 +4,7 @@
 //! reserved.
 
 use gannet_rpc::ResponseWriter;
-use gannet_storage::{HEAP_VALUE_BYTES_MAX, Key, Lock, LockMode, TableKind};
+use gannet_storage::{HEAP_VALUE_BYTES_MAX, HashedKey, Lock, LockMode, TableKind};
 
 use crate::participant::{Participant, Prepared};
 use crate::request::{LockRow, Status, VERSION_BYTES};
@@ -45,7 +45,7 @@ impl Participant {
         if change.1 > HEAP_VALUE_BYTES_MAX {
             return self.refuse(response);
         }
-        let (table, key) = (self.table(prepared.table), Key::from_parts(hash, bytes));
+        let (table, key) = (self.table(prepared.table), HashedKey::from_parts(hash, bytes));
         if table.barrier_count(table.locate(key.word()).partition) > 0 {
             return response.push(Status::Barrier as u16);
         }

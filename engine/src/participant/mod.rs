@@ -1,7 +1,8 @@
 //! The participant: a worker's answers to coordinators, its own node's included.
 //!
 //! One file per request. Every request names its table, partition and bucket by number; a request that names a table,
-//! partition or bucket that the node does not have is refused and counted, never trusted.
+//! partition or bucket that the node does not have is refused and counted, never trusted. What was read of a bucket that is not there any more has
+//! changed.
 
 mod backup;
 mod barrier;
@@ -31,8 +32,8 @@ use std::sync::Arc;
 use gannet_rpc::{Clock, Handler, ResponseWriter};
 use gannet_rules::rule;
 use gannet_storage::{
-    BucketAddress, BucketSnapshot, BucketUpdate, CommitLog, FoldedBucket, Item, Key, Table,
-    TableKind,
+    BucketAddress, BucketSnapshot, BucketUpdate, CommitLog, FoldedBucket, HashedKey, Item, Table,
+    TableKind, UnitKind,
 };
 
 use crate::fold::{FoldCache, FoldPrograms};
@@ -114,7 +115,7 @@ impl Participant {
 
     /// The bucket of a key, if this node is the key's primary and serves it.
     #[inline(always)]
-    fn key_target(&self, table: u32, key: Key<'_>) -> Option<BucketAddress> {
+    fn key_target(&self, table: u32, key: HashedKey<'_>) -> Option<BucketAddress> {
         let table = self.table_with(table, key)?;
         let location = table.locate(key.word());
         let address = table.address_of(location)?;
@@ -123,8 +124,8 @@ impl Participant {
 
     /// The table, if the node has it and it can have the key.
     #[inline(always)]
-    fn table_with(&self, table: u32, key: Key<'_>) -> Option<&Table> {
-        self.view.table(table).filter(|table| key.fits(table.layout().kind))
+    fn table_with(&self, table: u32, key: HashedKey<'_>) -> Option<&Table> {
+        self.view.table(table).filter(|table| table.fits_key(key))
     }
 
     /// A bucket, if this node is its primary and serves it.
@@ -263,17 +264,17 @@ impl Participant {
         }
         let is_moved = table.zip(partition).is_some_and(|(table, partition)| {
             let kind_of_table = table.layout().kind;
-            let fits = |key, bytes| Key::from_parts(key, bytes).fits(kind_of_table);
+            let fits = |key, bytes| table.fits_key(HashedKey::from_parts(key, bytes));
             match kind {
                 request::READ => Read::decode(payload).is_some_and(|(it, rest)| fits(it.key, rest)),
                 request::LOCK => {
                     LockRow::decode(payload).is_some_and(|(it, rest)| fits(it.key, rest))
                 }
-                request::VALIDATE => Validate::decode(payload)
-                    .is_some_and(|(it, _)| table.bucket_address(partition, it.bucket).is_some()),
-                request::VALIDATE_MANY | request::COPY | request::EXPECT | request::RESERVE => {
-                    table.has_partition(partition)
-                }
+                request::VALIDATE
+                | request::VALIDATE_MANY
+                | request::COPY
+                | request::EXPECT
+                | request::RESERVE => table.has_partition(partition),
                 request::VALIDATE_ROWS => {
                     table.has_partition(partition) && kind_of_table != TableKind::Fixed
                 }
@@ -299,12 +300,16 @@ impl Participant {
         if !rest.is_empty() || !table.fits_bucket(&unit) {
             return None;
         }
-        let mut address = table.address_to_fill(unit.partition, unit.bucket)?;
+        let mut address = table.address_to_fill(&unit)?;
+        if unit.kind == UnitKind::Merge {
+            // `fits_bucket` has looked at its rows.
+            return Some(address);
+        }
         let mut items = unit.items();
         for item in items.by_ref() {
             let (key, fits) = match item {
                 Item::Put { key, value } => (key, table.fits(key, value)),
-                Item::Delete { key } => (key, key.fits(table.layout().kind)),
+                Item::Delete { key } => (key, table.fits_key(key)),
             };
             let location = table.locate(key.word());
             let bucket = table.bucket_at(location, unit.base_version);
@@ -424,13 +429,13 @@ impl Handler for Participant {
         let (action, address) = match kind {
             request::READ => {
                 let key = |Read { table, key, .. }, bytes| {
-                    self.key_target(table, Key::from_parts(key, bytes))
+                    self.key_target(table, HashedKey::from_parts(key, bytes))
                 };
                 (Action::Read, target(payload, key))
             }
             request::LOCK => {
                 let key = |LockRow { table, key, .. }, bytes| {
-                    self.key_target(table, Key::from_parts(key, bytes))
+                    self.key_target(table, HashedKey::from_parts(key, bytes))
                 };
                 (Action::Lock, target(payload, key))
             }
@@ -453,8 +458,10 @@ impl Handler for Participant {
             request::PRIMARY => (Action::Primary, self.unit_target(payload)),
             request::UNLOCK => {
                 let locked = |Unlock { table, partition, bucket, key, .. }, bytes| {
-                    self.table_with(table, Key::from_parts(key, bytes))?;
-                    self.held_target(table, partition, bucket)
+                    let table = self.table_with(table, HashedKey::from_parts(key, bytes))?;
+                    // For another row of its bucket it may have been unlocked before, and merged since.
+                    let gone = table.has_partition(partition).then_some(BucketAddress::NONE);
+                    table.bucket_address(partition, bucket).or(gone)
                 };
                 (Action::Unlock, target(payload, locked))
             }

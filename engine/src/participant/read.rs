@@ -3,7 +3,7 @@
 //! *Source*: FaSST section 5, step 1. *Invariant*: a response that is full answers `Postponed` to further rows of any length.
 
 use gannet_rpc::ResponseWriter;
-use gannet_storage::{Key, Read, TableKind};
+use gannet_storage::{HashedKey, Read, TableKind};
 
 use crate::participant::{Participant, Prepared};
 use crate::request::{self, RESPONSE_BYTES_MAX, Status, VERSION_BYTES};
@@ -43,7 +43,7 @@ impl Participant {
         let mut value = std::mem::take(&mut self.value);
         value.clear();
         let (request::Read { key: hash, owner, .. }, bytes) = Self::decoded(payload);
-        let (table, key) = (self.table(prepared.table), Key::from_parts(hash, bytes));
+        let (table, key) = (self.table(prepared.table), HashedKey::from_parts(hash, bytes));
         let read = table.read_row(prepared.address, key, owner, &mut value);
         let (status, version) = read_status(read);
         let bytes = VERSION_BYTES + value.len();

@@ -3,7 +3,7 @@
 //! *Source*: FaSST section 5, step 1, for a transaction that aborts.
 
 use gannet_rpc::ResponseWriter;
-use gannet_storage::Key;
+use gannet_storage::HashedKey;
 
 use crate::participant::{Participant, Prepared};
 use crate::request::{Status, Unlock};
@@ -19,7 +19,7 @@ impl Participant {
         let (table, address) = (self.table(prepared.table), prepared.address);
         let (Unlock { key: word, owner, .. }, bytes) = Self::decoded(payload);
         // One that does not hold the bucket changes nothing, and is acknowledged all the same.
-        let _ = table.unlock_row(address, Key::from_parts(word, bytes), owner);
+        let _ = table.unlock_row(address, HashedKey::from_parts(word, bytes), owner);
         response.push(Status::Done as u16);
     }
 }

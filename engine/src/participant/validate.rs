@@ -70,7 +70,7 @@ pub(crate) fn validated(
 ) -> Status {
     for (bucket, version) in buckets {
         let Some(address) = table.served_bucket_address(partition, bucket) else {
-            let is_held = table.bucket_address(partition, bucket).is_some();
+            let is_held = table.has_partition(partition);
             return if is_held { Status::Moved } else { Status::Refused };
         };
         if fault!(REFUSE_VALIDATION) && version == 64 {
@@ -97,9 +97,6 @@ pub(crate) fn rows_validated(
     }
     for (bucket, version, hash) in rows {
         let found = if hash == 0 {
-            if table.bucket_address(partition, bucket).is_none() {
-                return Status::Refused;
-            }
             table.validate_whole(partition, bucket, version, owner)
         } else {
             if table.locate(hash).partition != partition {

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gannet_rpc::ClusterKey;
+use gannet_storage::HashSeed;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -199,11 +200,13 @@ fn setup(
         lease: Duration::from_nanos(LEASE_NS),
         ..ClusterTerms::default()
     };
+    let hash_seed = HashSeed::new(entry.incarnation.into());
     Setup {
         hello: Hello { node, entry, settings: BTreeMap::new() },
         terms,
         founds: node < first_nodes,
         key: Some(ClusterKey::new([7; 32])),
+        hash_seed,
         join_timeout: JOIN_TIMEOUT,
         predecessor,
     }

@@ -126,6 +126,23 @@ pub struct Verdict {
 }
 
 impl Simulation {
+    /// Plans the deaths of members.
+    pub fn plan_kills(&mut self, kills: Vec<Kill>) {
+        self.planned_kills = kills;
+    }
+
+    /// The deaths of members that have come.
+    #[must_use]
+    pub fn killed(&self) -> &[Kill] {
+        &self.killed
+    }
+
+    /// How the members that have halted have settled the commits that were under way.
+    #[must_use]
+    pub fn verdicts(&self) -> &[Verdict] {
+        &self.verdicts
+    }
+
     /// Whether a member is at a moment.
     fn is_at(&self, node: usize, moment: KillMoment) -> bool {
         let configuration = self.cluster.members[node].node().view().shared_configuration();

@@ -14,6 +14,7 @@
 //!   ├─ kill.rs      the death of a member
 //!   ├─ coming_back.rs  its process is started again
 //!   ├─ draining.rs  members that are drained
+//!   ├─ reshaping.rs  tables that grow and shrink
 //!   └─ trace.rs     a hash of everything that happened
 //! ```
 //! Time advances by a little after a step in which some worker did something, and to the next
@@ -34,6 +35,7 @@ mod manager;
 pub(crate) mod members;
 mod network;
 mod raft;
+mod reshaping;
 mod streams;
 mod strikes;
 mod trace;
@@ -67,6 +69,7 @@ use crate::simulation::clock::{MembersClock, NodeClock, VirtualTime};
 use crate::simulation::draining::Drains;
 use crate::simulation::joining::{Outcome, SharedMembers};
 use crate::simulation::network::{Inbox, Network, SimulatedReceiver, SimulatedSender};
+use crate::simulation::reshaping::Reshapes;
 use crate::simulation::trace::Trace;
 use crate::worker::Worker;
 
@@ -145,6 +148,7 @@ pub struct Simulation {
     /// The deaths of members that are still to come.
     planned_kills: Vec<Kill>,
     drains: Drains,
+    reshapes: Reshapes,
     has_leases: bool,
     /// Whether the clock of leases stands still at a node that does.
     clocks_stand: bool,
@@ -234,6 +238,7 @@ impl Simulation {
             last_end_ns: 0,
             planned_kills: Vec::new(),
             drains: Drains::default(),
+            reshapes: Reshapes::none(),
             has_leases: false,
             clocks_stand: false,
             killed: Vec::new(),
@@ -272,23 +277,6 @@ impl Simulation {
     pub fn plan_disk_failure(&mut self, after_ns: u64) {
         self.members.lock().fail_disk(self.joined_at_ns.get() + after_ns);
         self.members_due_ns = 0;
-    }
-
-    /// Plans the deaths of members.
-    pub fn plan_kills(&mut self, kills: Vec<Kill>) {
-        self.planned_kills = kills;
-    }
-
-    /// The deaths of members that have come.
-    #[must_use]
-    pub fn killed(&self) -> &[Kill] {
-        &self.killed
-    }
-
-    /// How the members that have halted have settled the commits that were under way.
-    #[must_use]
-    pub fn verdicts(&self) -> &[Verdict] {
-        &self.verdicts
     }
 
     /// The cluster: create and load tables, spawn jobs, look at the data.
@@ -575,6 +563,7 @@ impl Simulation {
             self.end_faults();
             self.kill_member(begun);
             self.drain_members(begun);
+            self.reshape_tables(begun);
             self.start_again();
             self.run_members();
             self.drop_late_jobs();

@@ -14,7 +14,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use gannet_storage::{Key, LockMode};
+use gannet_storage::{HashedKey, LockMode};
 
 use crate::outcome::{Abort, Misuse, RowProblem};
 use crate::row_key::RowKey;
@@ -64,8 +64,8 @@ pub(super) struct Row {
 impl Row {
     /// The key, whose bytes are in the set's `values`.
     #[inline(always)]
-    pub(super) fn key<'v>(&self, values: &'v [u8]) -> Key<'v> {
-        Key::from_parts(self.key, &values[self.key_range()])
+    pub(super) fn key<'v>(&self, values: &'v [u8]) -> HashedKey<'v> {
+        HashedKey::from_parts(self.key, &values[self.key_range()])
     }
 
     /// The key of a heap table, in the set's `values`.
@@ -77,7 +77,7 @@ impl Row {
     /// The key, as an outcome names it.
     #[cold]
     pub(super) fn named(&self, values: &[u8]) -> RowKey {
-        self.key(values).into()
+        self.key(values).plain().into()
     }
 
     /// The value, in the set's `values`.

@@ -9,6 +9,7 @@ use crate::transaction::{Transaction, local};
 
 impl Transaction<'_> {
     /// Applies the transaction at the backups.
+    #[inline(always)]
     pub(super) fn commit_backups(&mut self) -> Result<(), Interrupted> {
         self.send_units(request::BACKUP)?;
         match self.round.end()? {

@@ -3,7 +3,7 @@
 //!
 //! *Source*: FaSST section 5.2.1, for tables that it does not have.
 
-use gannet_storage::{HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, Key, LockMode, TableKind};
+use gannet_storage::{HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, LockMode, TableKind};
 
 use crate::configuration::NOBODY;
 use crate::outcome::{Abort, Conflict, Failure, Misuse, RowProblem};
@@ -75,7 +75,7 @@ impl Transaction<'_> {
             return RowId(u32::MAX);
         }
         let value_at = self.set.add_bytes(value);
-        let row = self.add_row(table, Key::hashed(key), Some(mode), value.len());
+        let row = self.add_row(table, key, Some(mode), value.len());
         if let Some(row) = self.set.rows.get_mut(row.0 as usize) {
             row.value_at = value_at;
             row.written = mode != LockMode::Delete;
@@ -122,7 +122,7 @@ impl Transaction<'_> {
     pub(super) fn add_row(
         &mut self,
         table: TableId,
-        key: Key<'_>,
+        key: &[u8],
         mode: Option<LockMode>,
         value_bytes: usize,
     ) -> RowId {
@@ -133,14 +133,17 @@ impl Transaction<'_> {
                 let problem = RowProblem::IsBytes;
                 Some(Misuse::Row { table: table.0, key: key.into(), problem })
             }
-            Some(_) if !(1..=KEY_BYTES_MAX).contains(&key.bytes().len()) => {
+            Some(_) if !(1..=KEY_BYTES_MAX).contains(&key.len()) => {
                 let problem = RowProblem::KeyBytes;
                 Some(Misuse::Row { table: table.0, key: key.into(), problem })
             }
             Some(_) => None,
         };
-        let location = self.view.kept_table(table.0).map(|table| table.locate(key.word()));
-        let (Some(location), None) = (location, refused) else {
+        let found = self.view.kept_table(table.0).map(|found| {
+            let hash = found.hashed(key).word();
+            (hash, found.locate(hash))
+        });
+        let (Some((hash, location)), None) = (found, refused) else {
             self.doom(refused.unwrap_or(Misuse::NoSuchTable { table: table.0 }));
             return RowId(u32::MAX);
         };
@@ -149,14 +152,13 @@ impl Transaction<'_> {
             self.doom(Failure::Lost { partition: location.partition });
             return RowId(u32::MAX);
         }
-        let bytes = key.bytes();
-        let key_at = self.set.add_bytes(bytes);
+        let key_at = self.set.add_bytes(key);
         self.set.rows.push(Row {
             table: table.0,
             partition: location.partition,
             primary,
             bucket: location.root,
-            key: key.word(),
+            key: hash,
             mode,
             state: RowState::Pending,
             written: false,
@@ -164,7 +166,7 @@ impl Transaction<'_> {
             value_at: 0,
             value_bytes,
             key_at: u32::try_from(key_at).expect("a transaction is smaller than 4 GiB"),
-            key_bytes: u32::try_from(bytes.len()).expect("keys were found to be short"),
+            key_bytes: u32::try_from(key.len()).expect("keys were found to be short"),
         });
         row
     }

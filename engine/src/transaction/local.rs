@@ -5,7 +5,7 @@
 //! meantime. Every other local access happens after all answers of the round before, and before any request of the next round is
 //! sent. Piggybacked requests never go to the own node, where small units are applied at once.
 
-use gannet_storage::{BucketAddress, BucketUpdate, Key, Owner, Read, Table, TableKind};
+use gannet_storage::{BucketAddress, BucketUpdate, KEY_BYTES_MAX, Owner, Read, Table, TableKind};
 
 use crate::control::PrefetchQueue;
 use crate::participant;
@@ -36,11 +36,14 @@ impl Transaction<'_> {
         self.prefetches.borrow_mut().extend(held_locally.take(PREFETCHED_MAX));
     }
 
-    /// Reads a row of a heap table, if its primary is this node and nobody holds it.
+    /// Reads a row of a heap table that can have the key, if its primary is this node and nobody holds it.
     pub(crate) fn read_local(&self, table: TableId, key: &[u8]) -> Option<RowRead> {
         let heap =
             self.view.table(table.0).filter(|table| table.layout().kind != TableKind::Fixed)?;
-        let row_key = Key::hashed(key);
+        if !(1..=KEY_BYTES_MAX).contains(&key.len()) {
+            return None;
+        }
+        let row_key = heap.hashed(key);
         let location = heap.locate(row_key.word());
         if self.view.configuration().primary(location.partition) != self.view.id() {
             return None;
@@ -120,7 +123,7 @@ pub(super) fn rows_validated(
 pub(super) fn applied(view: &View, kind: u16, unit: &[u8]) -> Status {
     let unit = BucketUpdate::parse_checked(unit);
     let table = view.table(unit.table).expect("rows were added to tables that exist");
-    let address = table.address_to_fill(unit.partition, unit.bucket);
+    let address = table.address_to_fill(&unit);
     let address =
         address.expect("a node has the partitions that it holds, and memory for what is decided");
     if kind == request::PRIMARY {

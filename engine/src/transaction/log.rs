@@ -5,7 +5,8 @@
 
 use gannet_rpc::PAYLOAD_BYTES_MAX;
 use gannet_storage::{
-    BucketUpdateWriter, CommitRecordWriter, LockMode, RECORD_BYTES_MAX, RecordPart, UNIT_ITEMS_MAX,
+    BucketUpdateWriter, CommitRecordWriter, LockMode, RECORD_BYTES_MAX, RecordPart, TransactionId,
+    UNIT_ITEMS_MAX,
 };
 
 use crate::commit::Stage;
@@ -37,6 +38,28 @@ impl Record {
     /// Bytes that it has room for.
     pub(super) fn capacity(&self) -> usize {
         self.bytes.capacity()
+    }
+
+    /// Writes a record of units of buckets of one partition, which `append` adds one by one, until it adds none. How many there are.
+    pub(super) fn write_of(
+        &mut self,
+        (id, partition): (TransactionId, u16),
+        mut append: impl FnMut(&mut Vec<u8>) -> bool,
+    ) -> usize {
+        self.units.clear();
+        let mut writer = CommitRecordWriter::begin(&mut self.bytes, id, std::iter::once(partition));
+        loop {
+            let start = writer.units().len();
+            if !append(writer.units()) {
+                break;
+            }
+            let bounds = [start, writer.units().len()];
+            let bounds =
+                bounds.map(|at| u32::try_from(at).expect("a few units, which fit messages"));
+            self.units.push(Unit { partition, bounds });
+        }
+        writer.finish(u32::try_from(self.units.len()).expect("a few units"));
+        self.units.len()
     }
 
     /// The units, each with the partition of its bucket.
@@ -92,24 +115,6 @@ impl Transaction<'_> {
         }
         writer.finish(u32::try_from(held.len()).expect("a record of 64 MiB has fewer units"));
         Ok(())
-    }
-
-    /// Writes the record of a split of these buckets of a partition, each with its version.
-    pub(super) fn write_splits(&mut self, (table, partition): (u32, u16), buckets: &[(u32, u64)]) {
-        let Self { record, owner, round, .. } = self;
-        record.units.clear();
-        let participant = std::iter::once(partition);
-        let id = round.commits().open.id();
-        let mut writer = CommitRecordWriter::begin(&mut record.bytes, id, participant);
-        for &(bucket, version) in buckets {
-            let start = writer.units().len();
-            let address = (table, partition, bucket);
-            BucketUpdateWriter::begin(writer.units(), address, version, *owner).split();
-            let bounds = [start, writer.units().len()];
-            let bounds = bounds.map(|at| u32::try_from(at).expect("units without items are short"));
-            record.units.push(Unit { partition, bounds });
-        }
-        writer.finish(u32::try_from(buckets.len()).expect("a few buckets"));
     }
 
     /// Stores the record at every log replica and waits for all of them.

@@ -26,6 +26,7 @@ mod fold;
 mod heap;
 mod local;
 mod log;
+mod merge;
 mod primary;
 pub(crate) mod reserve;
 pub(crate) mod round;
@@ -40,7 +41,7 @@ use std::sync::Arc;
 
 use gannet_rpc::is_cancel;
 use gannet_rules::rule;
-use gannet_storage::{CommitLog, Key, LockMode, Owner, TableKind};
+use gannet_storage::{CommitLog, Key, LockMode, Owner, Partitioning, TableKind};
 
 use crate::cancellation::CancellationToken;
 use crate::commit::{Settled, Stage};
@@ -196,7 +197,7 @@ impl<'s> Transaction<'s> {
     pub fn add_to_read_set<'k>(&mut self, table: TableId, key: impl Into<Key<'k>>) -> RowId {
         match key.into() {
             Key::Number(number) => self.add(table, number, None),
-            key @ Key::Bytes { .. } => self.add_row(table, key, None, 0),
+            Key::Bytes(bytes) => self.add_row(table, bytes, None, 0),
         }
     }
 
@@ -496,6 +497,11 @@ impl<'s> Transaction<'s> {
         std::mem::replace(&mut self.cancellation, cancellation)
     }
 
+    /// That token.
+    pub(crate) fn cancellation(&self) -> Option<Arc<CancellationToken>> {
+        self.cancellation.clone()
+    }
+
     /// Whether the job is cancelled.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancellation.as_ref().is_some_and(|cancellation| cancellation.is_cancelled())
@@ -520,6 +526,11 @@ impl<'s> Transaction<'s> {
         partitions.any(|partition| configuration.was_handed_over_since(version, partition))
     }
 
+    /// Itself, as locks name it.
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner
+    }
+
     /// The node that it runs at.
     #[inline]
     pub(crate) fn node_id(&self) -> u16 {
@@ -529,6 +540,11 @@ impl<'s> Transaction<'s> {
     /// A partition near that node; see [`View::home_partition`].
     pub(crate) fn home_partition(&self) -> Option<u16> {
         self.view.home_partition()
+    }
+
+    /// How keys divide over partitions.
+    pub(crate) fn partitioning(&self) -> Partitioning {
+        self.view.configuration().partitioning
     }
 
     /// The primary of `key`; `u16::MAX` if its partition is lost.

@@ -16,6 +16,7 @@ const PIGGYBACKED_BYTES_MAX: usize = 512;
 
 impl Transaction<'_> {
     /// Applies the transaction at the primaries.
+    #[inline(always)]
     pub(super) fn commit_primaries(&mut self) -> Result<(), Interrupted> {
         self.send_units(request::PRIMARY)?;
         self.reach(Stage::PrimariesSent);

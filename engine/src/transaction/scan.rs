@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use gannet_storage::{Direction, Key, TableKind};
+use gannet_storage::{Direction, TableKind};
 
 use crate::control::WaitReason;
 use crate::outcome::{Abort, Conflict, Failure, Misuse};
@@ -318,7 +318,8 @@ impl Transaction<'_> {
         page: &mut ScanPage,
         found: &mut Vec<Found>,
     ) -> Result<Answer, Abort> {
-        let primary = self.view.configuration().primary(partition);
+        let configuration = self.view.configuration();
+        let (primary, seed) = (configuration.primary(partition), configuration.partitioning.seed());
         let mut batch = self.round.batch();
         let answer = batch.next_response(primary);
         let status = Status::from_wire(answer.kind);
@@ -348,7 +349,7 @@ impl Transaction<'_> {
                     partition,
                     bucket: row.bucket,
                     version: row.version,
-                    hash: Key::hashed(row.key).word(),
+                    hash: seed.hash(row.key),
                 },
                 has_gone: row.value.is_none(),
             });

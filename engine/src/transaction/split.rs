@@ -5,10 +5,10 @@
 //! ```
 //! *Source*: `docs/protocol.md`, "Growth".
 //!
-//! *Invariants*: a bucket is locked while it is split, and the memory of both halves is taken before the split is logged (rule C9). No lock
+//! *Invariants*: a bucket and its half are locked while it is split, and the memory of both is taken before the split is logged (rule C9). No lock
 //! is waited for, so that two transactions do not wait for each other.
 
-use gannet_storage::Splitting;
+use gannet_storage::{BucketUpdateWriter, Reshaping};
 
 use crate::commit::Stage;
 use crate::outcome::Abort;
@@ -22,29 +22,40 @@ impl Transaction<'_> {
     ///
     /// # Errors
     /// That of an interruption.
-    pub(crate) fn split_buckets(&mut self, table: u32, partition: u16) -> Result<Splitting, Abort> {
+    pub(crate) fn split_buckets(&mut self, table: u32, partition: u16) -> Result<Reshaping, Abort> {
         let is_primary = self.view.configuration().primary(partition) == self.view.id();
         let Some(found) = self.view.table(table).filter(|_| is_primary) else {
-            return Ok(Splitting::Enough);
+            return Ok(Reshaping::Enough);
         };
-        let answers =
-            (0..TOGETHER).map(|behind| found.lock_to_split(partition, behind, self.owner));
-        let mut refused = Splitting::Enough;
-        let buckets: Vec<(u32, u64)> = answers
-            .map_while(|answer| match answer {
-                Splitting::Granted { bucket, version } => Some((bucket, version)),
-                Splitting::Enough | Splitting::Locked | Splitting::Full => {
-                    refused = answer;
-                    None
-                }
-            })
-            .collect();
-        let Some(&(bucket, version)) = buckets.first() else { return Ok(refused) };
+        let (wanted, owner) = (found.splits_wanted(partition), self.owner);
+        let (mut first, mut behind) = (Reshaping::Enough, 0);
+        let id = self.round.commits().open.id();
+        let count = self.record.write_of((id, partition), |out| {
+            if behind == TOGETHER {
+                return false;
+            }
+            let splitting = found.lock_to_split(partition, (behind, wanted), owner);
+            first = if behind == 0 { splitting } else { first };
+            let Reshaping::Granted { bucket, version } = splitting else { return false };
+            let address = (table, partition, bucket);
+            BucketUpdateWriter::begin(out, address, version, owner).split();
+            behind += 1;
+            true
+        });
+        if count > 0 {
+            self.commit_locked()?;
+        }
+        Ok(first)
+    }
+
+    /// Commits the units of the record, whose buckets are locked.
+    ///
+    /// # Errors
+    /// That of an interruption.
+    pub(super) fn commit_locked(&mut self) -> Result<(), Abort> {
         self.scratch.held.clear();
-        self.write_splits((table, partition), &buckets);
         self.reach(Stage::Validating);
         let result = self.replicate();
-        self.conclude(result)?;
-        Ok(Splitting::Granted { bucket, version })
+        self.conclude(result)
     }
 }

@@ -1,4 +1,4 @@
-//! The model of folds: transactions that sum up all rows, bucket by bucket, while buckets are changed and split.
+//! The model of folds: transactions that sum up all rows, bucket by bucket, while buckets are changed, split and merged.
 //!
 //! ```text
 //! bucket         level, count, owner, and the keys in it
@@ -8,7 +8,9 @@
 //!
 //! *Abstractions*
 //! - There is one partition, at one copy: buckets of different partitions are no different from those of one.
-//! - The looks at two buckets are two steps, in the fold and in the validation. A split is one step, of a bucket that nobody holds.
+//! - The looks at two buckets are two steps, in the fold and in the validation. A split is one step, of a bucket that nobody holds, and so is a
+//!   merge, of two. There is one merge.
+//! - A bucket that is not there counts as the bucket that has its keys.
 //!
 //! *Source*: `docs/protocol.md`, "Folds".
 
@@ -30,10 +32,16 @@ struct Rules {
     locked_is_refused: bool,
     /// A split raises the count of the bucket that rows leave.
     split_raises_parent: bool,
+    /// A merge raises the count of the bucket that rows come to above that of both.
+    merge_raises_parent: bool,
 }
 
-const ALL_RULES: Rules =
-    Rules { changes_are_compared: true, locked_is_refused: true, split_raises_parent: true };
+const ALL_RULES: Rules = Rules {
+    changes_are_compared: true,
+    locked_is_refused: true,
+    split_raises_parent: true,
+    merge_raises_parent: true,
+};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Bucket {
@@ -73,12 +81,15 @@ struct State {
     buckets: Vec<Bucket>,
     values: [u8; 2],
     transactions: [Transaction; 2],
+    has_merged: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     Step(usize),
     Split(usize),
+    /// The last bucket is merged into this one.
+    Merge(usize),
 }
 
 struct Folds {
@@ -90,6 +101,14 @@ impl State {
         self.buckets.iter().position(|bucket| bucket.keys[key]).expect("each key is somewhere")
     }
 
+    /// The count of a bucket, or of the one that has its keys.
+    fn count_at(&self, mut bucket: usize) -> u8 {
+        while bucket >= self.buckets.len() {
+            bucket -= 1 << bucket.ilog2();
+        }
+        self.buckets[bucket].count
+    }
+
     /// A transaction releases what it holds, and begins again.
     fn refuse(&mut self, number: usize) {
         let held = self.buckets.iter_mut().filter(|bucket| bucket.owner == Some(number));
@@ -99,7 +118,8 @@ impl State {
     }
 
     fn excludes(&self, bucket: usize, number: usize) -> bool {
-        self.buckets[bucket].owner.is_some_and(|owner| owner != number)
+        let owner = self.buckets.get(bucket).and_then(|bucket| bucket.owner);
+        owner.is_some_and(|owner| owner != number)
     }
 }
 
@@ -107,7 +127,7 @@ impl Folds {
     fn step(&self, state: &mut State, number: usize) {
         let Transaction { phase, at, .. } = state.transactions[number];
         match phase {
-            Phase::Fold if at == state.buckets.len() => {
+            Phase::Fold if at >= state.buckets.len() => {
                 let of = &mut state.transactions[number];
                 (of.end, of.at, of.phase) = (at, 0, Phase::Lock);
             }
@@ -132,8 +152,9 @@ impl Folds {
                 if state.excludes(at, number) && self.rules.locked_is_refused {
                     return state.refuse(number);
                 }
+                let count = state.count_at(at);
                 let of = &mut state.transactions[number];
-                of.found += state.buckets[at].count;
+                of.found += count;
                 of.at += 1;
             }
             Phase::Validate => {
@@ -171,6 +192,19 @@ impl Folds {
     }
 }
 
+impl Folds {
+    fn merge(&self, state: &mut State, bucket: usize) {
+        let half = state.buckets.pop().expect("a bucket that was split has a half");
+        let merged = &mut state.buckets[bucket];
+        merged.level -= 1;
+        if self.rules.merge_raises_parent {
+            merged.count = merged.count.max(half.count) + 1;
+        }
+        merged.keys = [0, 1].map(|key| merged.keys[key] || half.keys[key]);
+        state.has_merged = true;
+    }
+}
+
 impl Model for Folds {
     type State = State;
     type Action = Action;
@@ -181,6 +215,7 @@ impl Model for Folds {
             buckets: vec![bucket],
             values: [0; 2],
             transactions: [Transaction::default(), Transaction::default()],
+            has_merged: false,
         }]
     }
 
@@ -196,6 +231,15 @@ impl Model for Folds {
         if next < BUCKETS_MAX && state.buckets[parent].owner.is_none() {
             actions.push(Action::Split(parent));
         }
+        let last = next - 1;
+        if last > 0 && !state.has_merged {
+            let parent = last - (1 << last.ilog2());
+            let is_free = |bucket: usize| state.buckets[bucket].owner.is_none();
+            let are_halves = state.buckets[parent].level == state.buckets[last].level;
+            if are_halves && is_free(parent) && is_free(last) {
+                actions.push(Action::Merge(parent));
+            }
+        }
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
@@ -203,6 +247,7 @@ impl Model for Folds {
         match action {
             Action::Step(number) => self.step(&mut state, number),
             Action::Split(bucket) => self.split(&mut state, bucket),
+            Action::Merge(bucket) => self.merge(&mut state, bucket),
         }
         Some(state)
     }
@@ -223,8 +268,13 @@ impl Model for Folds {
                 state.transactions.iter().any(|of| of.phase == Phase::Committed && of.end == 4)
             }),
             Property::sometimes("a split makes a fold invalid", |_, state: &State| {
-                let is_split = state.buckets.len() > 1 && state.values == [0; 2];
+                let is_split =
+                    state.buckets.len() > 1 && state.values == [0; 2] && !state.has_merged;
                 is_split && state.transactions.iter().any(|of| of.refused > 0)
+            }),
+            Property::sometimes("a fold beside a merge is valid", |_, state: &State| {
+                let committed = |of: &Transaction| of.phase == Phase::Committed && of.refused == 0;
+                state.has_merged && state.transactions.iter().any(committed)
             }),
         ]
     }
@@ -238,10 +288,11 @@ fn a_fold_is_validated_by_the_sum_of_the_counts() {
 #[test]
 fn every_rule_of_folds_is_needed() {
     type Removal = fn(&mut Rules);
-    let cases: [(&str, Removal); 3] = [
+    let cases: [(&str, Removal); 4] = [
         ("changes are compared", |rules| rules.changes_are_compared = false),
         ("a locked bucket is refused", |rules| rules.locked_is_refused = false),
         ("a split raises the count of its bucket", |rules| rules.split_raises_parent = false),
+        ("a merge raises the count of its bucket", |rules| rules.merge_raises_parent = false),
     ];
     for (name, remove) in cases {
         let mut rules = ALL_RULES;

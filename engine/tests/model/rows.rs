@@ -13,7 +13,8 @@
 //! *Abstractions*
 //! - One copy, and no failures: every mark follows from units, so it is the same at all copies; `protocol.rs` has the rest.
 //! - The range has one leaf. `leaves.rs` has leaves that come and go, and copies of the index.
-//! - A split of a bucket is a unit without rows: like a write of the other row.
+//! - A split of a bucket is a unit without rows: like a write of the other row. Bucket 1 is merged into bucket 0 once, in one step, when
+//!   nobody holds either.
 //!
 //! *Source*: `docs/protocol.md`, "Conflicts by row".
 
@@ -50,6 +51,10 @@ struct Rules {
     removal_marks: bool,
     /// A key of the range that another transaction is about to remove is noticed.
     leaving_entries: bool,
+    /// A merged bucket takes a version above both.
+    merged_version: bool,
+    /// A merged bucket has the later of both deletion marks.
+    merged_marks: bool,
 }
 
 const ALL_RULES: Rules = Rules {
@@ -62,6 +67,8 @@ const ALL_RULES: Rules = Rules {
     pending_entries: true,
     removal_marks: true,
     leaving_entries: true,
+    merged_version: true,
+    merged_marks: true,
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -144,6 +151,8 @@ struct Transaction {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
     buckets: [Bucket; BUCKETS],
+    /// Bucket 1 was merged into bucket 0.
+    is_merged: bool,
     /// The version at which the row was last written.
     rows: [Option<u8>; KEYS],
     entries: [Entry; KEYS],
@@ -159,10 +168,17 @@ struct Rows {
     rules: Rules,
     present: [bool; KEYS],
     plans: Vec<Plan>,
+    /// The version of bucket 1 at first, if it is to be merged.
+    merges: Option<u8>,
 }
 
-fn bucket_of(key: usize) -> usize {
-    key / 2
+/// The action of a merge, beside those of transactions.
+const MERGE: u8 = u8::MAX;
+
+impl State {
+    fn bucket_of(&self, key: usize) -> usize {
+        if self.is_merged { 0 } else { key / 2 }
+    }
 }
 
 /// What a check of a VALIDATE finds.
@@ -179,11 +195,13 @@ impl Rows {
     }
 
     fn validate_row(&self, state: &State, index: u8, seen: Seen) -> Found {
-        let bucket = &state.buckets[bucket_of(seen.key)];
+        let bucket = &state.buckets[state.bucket_of(seen.key)];
         if bucket.owner == Some(index) && !self.rules.held_rows {
             return Found::Valid;
         }
-        if Self::is_held_by_other(state, bucket_of(seen.key), index) && self.rules.locked_buckets {
+        if Self::is_held_by_other(state, state.bucket_of(seen.key), index)
+            && self.rules.locked_buckets
+        {
             return Found::Locked;
         }
         let is_unchanged = bucket.version == seen.version
@@ -217,7 +235,7 @@ impl Rows {
                 let key = write.key();
                 matches!(write, Write::Delete(_))
                     && RANGE.contains(&key)
-                    && state.buckets[bucket_of(key)].owner == Some(other)
+                    && state.buckets[state.bucket_of(key)].owner == Some(other)
             })
         };
         self.rules.leaving_entries && plans.into_iter().any(deletes)
@@ -256,7 +274,7 @@ impl Rows {
         };
         for key in keys {
             let (changes, is_there) = (state.written[key].len(), state.rows[key].is_some());
-            let version = state.buckets[bucket_of(key)].version;
+            let version = state.buckets[state.bucket_of(key)].version;
             let transaction = &mut state.transactions[usize::from(index)];
             transaction.history.push((key, changes));
             if matches!(read, Read::Key(_)) || is_there && matches!(read, Read::Range) {
@@ -269,7 +287,7 @@ impl Rows {
     }
 
     fn lock(state: &mut State, index: u8, write: Write) -> Found {
-        let (key, bucket) = (write.key(), bucket_of(write.key()));
+        let (key, bucket) = (write.key(), state.bucket_of(write.key()));
         if Self::is_held_by_other(state, bucket, index) {
             return Found::Locked;
         }
@@ -290,7 +308,7 @@ impl Rows {
     /// Applies the unit of a bucket, which has no effect if its base is not the bucket's version.
     fn apply(&self, state: &mut State, index: u8, (bucket, granted): (usize, u8)) {
         let transaction = &state.transactions[usize::from(index)];
-        let read = transaction.seen.iter().find(|seen| bucket_of(seen.key) == bucket);
+        let read = transaction.seen.iter().find(|seen| state.bucket_of(seen.key) == bucket);
         let base = match read {
             Some(seen) if !self.rules.granted_base => seen.version,
             _ => granted,
@@ -302,7 +320,9 @@ impl Rows {
         let version = base + 1;
         state.buckets[bucket].version = version;
         let writes = self.plans[usize::from(index)].writes.iter();
-        for write in writes.filter(|write| bucket_of(write.key()) == bucket) {
+        let is_of_bucket: Vec<_> =
+            writes.filter(|write| state.bucket_of(write.key()) == bucket).collect();
+        for write in is_of_bucket {
             let key = write.key();
             state.written[key].push(index);
             match write {
@@ -322,6 +342,18 @@ impl Rows {
         }
     }
 
+    /// Merges bucket 1 into bucket 0. Rows keep the versions at which they were written.
+    fn merge(&self, state: &mut State) {
+        let [bucket, half] = &mut state.buckets;
+        let above = if self.rules.merged_version { half.version } else { 0 };
+        bucket.version = bucket.version.max(above) + 1;
+        if self.rules.merged_marks {
+            bucket.deleted = bucket.deleted.max(half.deleted);
+        }
+        *half = Bucket::default();
+        state.is_merged = true;
+    }
+
     /// Whether a read is refused at present, and so is to be made again.
     fn waits(&self, state: &State, index: u8, read: Read) -> bool {
         match read {
@@ -330,10 +362,10 @@ impl Rows {
                     |key: usize| state.entries[key].pending.is_some_and(|it| it != index);
                 self.is_leaving(state, index) || RANGE.into_iter().any(is_pending)
             }
-            Read::Key(key) => Self::is_held_by_other(state, bucket_of(key), index),
+            Read::Key(key) => Self::is_held_by_other(state, state.bucket_of(key), index),
             Read::Range => RANGE
                 .filter(|key| state.rows[*key].is_some() || state.entries[*key].pending.is_some())
-                .any(|key| Self::is_held_by_other(state, bucket_of(key), index)),
+                .any(|key| Self::is_held_by_other(state, state.bucket_of(key), index)),
         }
     }
 
@@ -383,8 +415,10 @@ impl Model for Rows {
     type Action = u8;
 
     fn init_states(&self) -> Vec<State> {
+        let versions = [1, self.merges.unwrap_or(1)];
         vec![State {
-            buckets: std::array::from_fn(|_| Bucket { version: 1, ..Bucket::default() }),
+            buckets: versions.map(|version| Bucket { version, ..Bucket::default() }),
+            is_merged: false,
             rows: self.present.map(|is_there| is_there.then_some(1)),
             entries: [Entry::default(); KEYS],
             number: 0,
@@ -408,10 +442,18 @@ impl Model for Rows {
                 actions.push(index);
             }
         }
+        let is_free = state.buckets.iter().all(|bucket| bucket.owner.is_none());
+        if self.merges.is_some() && is_free && !state.is_merged {
+            actions.push(MERGE);
+        }
     }
 
     fn next_state(&self, last: &State, index: u8) -> Option<State> {
         let mut state = last.clone();
+        if index == MERGE {
+            self.merge(&mut state);
+            return Some(state);
+        }
         let (at, plan) = (usize::from(index), self.plans[usize::from(index)]);
         let transaction = &state.transactions[at];
         let (found, next) = match transaction.phase {
@@ -526,6 +568,19 @@ fn counted() -> Workload {
     ([true; KEYS], vec![plan(&[Read::Count, Read::Key(2)], &[]), removes])
 }
 
+/// A reader of two rows, the first of which is in the bucket with more changes, and a writer of both.
+fn two_reads_of_merged() -> Workload {
+    let writer = plan(&[], &[Write::Update(0), Write::Update(2)]);
+    ([true; KEYS], vec![plan(&[Read::Key(2), Read::Key(0)], &[]), writer])
+}
+
+/// A key of the bucket that is merged comes and goes between the reads of another transaction.
+fn come_and_gone_in_merged() -> Workload {
+    let goes = plan(&[], &[Write::Delete(2), Write::Update(0)]);
+    let reader = plan(&[Read::Key(2), Read::Key(0)], &[]);
+    ([true, true, false], vec![reader, plan(&[], &[Write::Insert(2)]), goes])
+}
+
 #[test]
 fn what_was_read_is_valid_as_long_as_its_rows_are() {
     let workloads = [
@@ -540,13 +595,31 @@ fn what_was_read_is_valid_as_long_as_its_rows_are() {
         ("counted, and come and gone", come_and_gone(&[Read::Count, Read::Key(2)])),
     ];
     for (name, (present, plans)) in workloads {
-        check::holds(name, Rows { rules: ALL_RULES, present, plans });
+        check::holds(name, Rows { rules: ALL_RULES, present, plans, merges: None });
+    }
+}
+
+#[test]
+fn what_was_read_of_a_bucket_that_is_merged_is_valid_as_long_as_its_rows_are() {
+    let workloads = [
+        ("two reads beside a merge", two_reads_of_merged()),
+        ("an absent key beside a merge", come_and_gone_in_merged()),
+        ("skew beside a merge", skew()),
+        ("skew in a bucket beside a merge", skew_in_a_bucket()),
+        ("phantom beside a merge", phantom()),
+    ];
+    for (name, (present, plans)) in workloads {
+        check::holds(name, Rows { rules: ALL_RULES, present, plans, merges: Some(3) });
     }
 }
 
 #[test]
 fn every_rule_of_rows_is_needed() {
     type Removal = fn(&mut Rules);
+    let merged: [(&str, Removal, Workload); 2] = [
+        ("merged version", |rules| rules.merged_version = false, two_reads_of_merged()),
+        ("merged marks", |rules| rules.merged_marks = false, come_and_gone_in_merged()),
+    ];
     let cases: [(&str, Removal, Workload); 9] = [
         ("row versions", |rules| rules.row_versions = false, two_reads()),
         (
@@ -566,9 +639,10 @@ fn every_rule_of_rows_is_needed() {
             come_and_gone(&[Read::Range, Read::Key(2)]),
         ),
     ];
-    for (name, remove, (present, plans)) in cases {
+    let all = cases.map(|case| (case, None)).into_iter().chain(merged.map(|it| (it, Some(3))));
+    for ((name, remove, (present, plans)), merges) in all {
         let mut rules = ALL_RULES;
         remove(&mut rules);
-        check::fails(name, Rows { rules, present, plans });
+        check::fails(name, Rows { rules, present, plans, merges });
     }
 }

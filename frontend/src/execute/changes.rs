@@ -31,6 +31,14 @@ pub(super) enum Build {
 }
 
 impl Build {
+    /// The number of the table.
+    pub(super) fn table(&self) -> u32 {
+        match self {
+            Self::Index { table, .. } => *table,
+            Self::PrimaryKey { frozen, .. } => frozen.id,
+        }
+    }
+
     /// What it fills.
     pub(super) fn storages(&self) -> Vec<TableId> {
         match self {

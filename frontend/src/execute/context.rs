@@ -68,6 +68,21 @@ pub(crate) struct Resources {
     pub(crate) cancel: Arc<AtomicBool>,
 }
 
+impl Resources {
+    /// What another coroutine uses that does a part of the statement's work.
+    pub(super) fn lent(&self) -> Self {
+        Self {
+            database: Arc::clone(&self.database),
+            facts: self.facts.clone(),
+            seen_versions: SeenVersions::default(),
+            touched: Touched::default(),
+            spares: RefCell::default(),
+            parameters: self.parameters.clone(),
+            cancel: Arc::clone(&self.cancel),
+        }
+    }
+}
+
 /// A running statement.
 pub(crate) struct Context<'c, 's> {
     pub(crate) coordinator: &'c mut Coordinator<'s>,

@@ -154,7 +154,7 @@ impl Operator for LookupRows<'_> {
                     self.join_points(columns, &mut joined, context)?
                 }
                 Access::Range(range) => self.join_range(range, &mut joined, context)?,
-                Access::Full { .. } => break,
+                Access::Full => break,
             }
         }
         Ok(joined.rows())

@@ -9,10 +9,11 @@
 //! gather                               the result: memory, a file, the client
 //! write                                INSERT, UPDATE, DELETE
 //! define  alter  changes               definitions: changes of the catalog
-//! build  online                        rows and indexes that definitions concern
+//! build  online  fill                  rows and indexes that definitions concern
 //! storages                             the engine's tables with rows and index entries
 //! unfinished                           builds and storages of nodes that were lost
-//! copy                                 COPY
+//! copy  copy_fill                      COPY
+//! sharing                              work that the workers of a node share
 //! touched                              tables that conflicts name
 //! ```
 //!
@@ -28,8 +29,11 @@ mod build;
 mod changes;
 mod context;
 pub(crate) mod copy;
+pub(crate) mod copy_fill;
 pub(crate) mod define;
 mod distinct;
+mod fill;
+mod filtered;
 mod fold;
 mod gather;
 mod join;
@@ -41,6 +45,7 @@ pub(crate) mod reserved;
 mod runs;
 mod scan;
 mod sets;
+mod sharing;
 mod sort;
 pub(crate) mod storages;
 mod touched;

@@ -3,7 +3,7 @@
 //! ```text
 //! declare   the index is part of its table, not ready: changes of rows keep its entries, no query reads it
 //!           (ADD PRIMARY KEY: the table is frozen: its rows can be read and not changed)
-//! fill      page by page, in transactions of their own: entries of the rows that were there before
+//! fill      in transactions of their own (`fill`): entries of the rows that were there before
 //!           (ADD PRIMARY KEY: the rows, under their new keys, in another storage)
 //! finish    the index is ready (the other storage takes the place of the first)
 //! ```
@@ -13,7 +13,7 @@
 //! change that would add the entry of a second row fails with 23505, as during PostgreSQL's CREATE INDEX CONCURRENTLY. A
 //! change of a row that has no entry leaves the other row's entry. A fill that meets another row's entry ends the build.
 //!
-//! *Invariants*: a row that the fill has passed has its entry, and an entry leads to an existing row with its value. So a
+//! *Invariants*: a row that the fill has written has its entry, and an entry leads to an existing row with its value. So a
 //! finished build has lost no entry and let no duplicate in. A page depends on the table's descriptor, so a build ends when
 //! another definition changes the table. A failed build, or a cancelled one, withdraws the declaration and drops the
 //! storage. If its node is lost, another one does so (`unfinished`), and a session that lives runs the definition again.
@@ -25,14 +25,13 @@
 
 use std::sync::Arc;
 
-use gannet_engine::{Coordinator, KeyRange};
+use gannet_engine::Coordinator;
 
-use crate::catalog::{Catalog, Table, table_key};
+use crate::catalog::{Catalog, Table};
 use crate::error::Failure;
-use crate::execute::build::{add_entries, add_rows, page};
 use crate::execute::changes::{Build, Changes, changed_meanwhile};
 use crate::execute::define::declare;
-use crate::execute::scan::whole;
+use crate::execute::fill::fill;
 use crate::execute::transaction::alone;
 use crate::execute::unfinished::{forget, note_build, undo_builds};
 use crate::execute::{Context, Output, Resources, Transaction};
@@ -97,61 +96,6 @@ pub(super) fn with_newest(
             result => return result,
         };
     }
-}
-
-/// Fills the index or the storage, page by page.
-fn fill(
-    build: &Build,
-    coordinator: &mut Coordinator<'_>,
-    resources: &Resources,
-) -> Result<(), Failure> {
-    let catalog = resources.database.catalog();
-    let id = match build {
-        Build::Index { table, .. } => *table,
-        Build::PrimaryKey { frozen, .. } => frozen.id,
-    };
-    let table = catalog.table_numbered(id).ok_or_else(changed_meanwhile)?;
-    let mut rest = Some(whole());
-    while let Some(range) = rest {
-        let begin = |_| Transaction::part_of(Arc::clone(&catalog));
-        rest = alone(coordinator, resources, begin, |context| {
-            // Under contention smaller pages get through.
-            let rows_max = (resources.database.built_rows >> (context.attempt - 1).min(6)).max(1);
-            fill_page(build, table, (&range, rows_max), context)
-        })?;
-    }
-    Ok(())
-}
-
-/// Fills a page for the first rows of a range. Returns the rest of the range.
-fn fill_page(
-    build: &Build,
-    table: &Table,
-    (range, rows_max): (&KeyRange, usize),
-    context: &mut Context<'_, '_>,
-) -> Result<Option<KeyRange>, Failure> {
-    depend_on(table, context)?;
-    let (rows, rest) = page(table, range, rows_max, context)?;
-    match build {
-        Build::Index { index, .. } => {
-            let index = table.indexes.iter().find(|other| other.id == *index);
-            add_entries(table, index.ok_or_else(changed_meanwhile)?, rows, context)?;
-        }
-        Build::PrimaryKey { rebuilt, .. } => add_rows(rebuilt, rows, context)?,
-    }
-    Ok(rest)
-}
-
-/// Makes the transaction fail if the table differs from its declaration, or will when the transaction commits.
-fn depend_on(table: &Table, context: &mut Context<'_, '_>) -> Result<(), Failure> {
-    let key = table_key(table.id);
-    let catalog_table = context.resources.database.catalog_table;
-    let deferred = &mut context.transaction.deferred;
-    let found =
-        deferred.get_many(context.coordinator, catalog_table, std::slice::from_ref(&key))?;
-    let found = found.into_iter().next().flatten();
-    let same = found.and_then(|bytes| serde_json::from_slice::<Table>(&bytes).ok());
-    if same.as_ref() == Some(table) { Ok(()) } else { Err(changed_meanwhile().into()) }
 }
 
 /// Makes the build visible: the index is ready, or the new storage replaces the old one.

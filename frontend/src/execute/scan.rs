@@ -3,6 +3,7 @@
 //! ```text
 //! Points   keys ─ batch ─► rows           one round trip per batch
 //! Range    page ─► page ─► ...            one round trip per page; entries of an index need another one for their rows
+//!              └─► rows that pass ─► ...  if the first page of a whole table has few of them (`filtered`)
 //! ```
 //!
 //! *Not here*: the choice of the access (`plan/access`).
@@ -17,6 +18,7 @@ use crate::encoding::key;
 use crate::encoding::row::decode;
 use crate::error::Failure;
 use crate::execute::context::KEY_OVERHEAD_BYTES;
+use crate::execute::filtered::{Filtered, Further};
 use crate::execute::operator::Operator;
 use crate::execute::{Context, Row};
 use crate::expression::Expression;
@@ -49,6 +51,8 @@ enum State {
     Points(std::vec::IntoIter<TableKey>),
     /// The remaining range.
     Range(KeyRange),
+    /// The rows of the remaining range that pass the filter.
+    Filtered(Box<Filtered>),
     /// Entries of an index whose rows are reserved one by one, and the range behind them.
     Entries(std::vec::IntoIter<KeyValue>, Option<KeyRange>),
     Done,
@@ -67,8 +71,7 @@ impl<'p> ScanRows<'p> {
     ) -> Result<Vec<Row>, Failure> {
         let (index, descending) = match &self.scan.access {
             Access::Range(range) => (range.index, range.descending),
-            Access::Full { descending } => (IndexChoice::Primary, *descending),
-            Access::Points { .. } => (IndexChoice::Primary, false),
+            Access::Full | Access::Points { .. } => (IndexChoice::Primary, false),
         };
         let direction = if descending { Direction::Descending } else { Direction::Ascending };
         let storage = index.storage(&self.scan.table);
@@ -83,11 +86,36 @@ impl<'p> ScanRows<'p> {
             return Ok(Vec::new());
         }
         let page = context.scan(storage, range, direction, page_rows)?;
+        let rows = rows_of_entries(self.scan, index, &page.rows, context)?;
         self.state = match page.rest {
+            // Of a table whose rows mostly pass, the rows go on coming in the order of their keys.
+            Some(rest) if page_rows == FIRST_PAGE_ROWS && 2 * rows.len() <= page.rows.len() => {
+                match Filtered::new(self.scan, &rest, context) {
+                    Some(filtered) => State::Filtered(Box::new(filtered)),
+                    None => State::Range(rest),
+                }
+            }
             Some(rest) => State::Range(rest),
             None => State::Done,
         };
-        rows_of_entries(self.scan, index, &page.rows, context)
+        Ok(rows)
+    }
+
+    /// Further rows that pass the filter, where the primaries evaluate it.
+    fn filtered(
+        &mut self,
+        mut filtered: Box<Filtered>,
+        context: &mut Context<'_, '_>,
+    ) -> Result<Vec<Row>, Failure> {
+        match filtered.next(self.scan, context)? {
+            Further::Rows(rows) => {
+                self.state = State::Filtered(filtered);
+                return Ok(rows);
+            }
+            Further::Unknown(rest) => self.state = State::Range(rest),
+            Further::End => {}
+        }
+        Ok(Vec::new())
     }
 }
 
@@ -140,6 +168,7 @@ impl Operator for ScanRows<'_> {
             let rows = match std::mem::replace(&mut self.state, State::Done) {
                 State::Done => return Ok(None),
                 State::Range(rest) => self.page(&rest, NEXT_PAGE_ROWS, context)?,
+                State::Filtered(filtered) => self.filtered(filtered, context)?,
                 State::Points(keys) => self.points(keys, context)?,
                 State::Entries(mut entries, rest) => {
                     let Some((key, value)) = entries.next() else {
@@ -163,7 +192,7 @@ impl Operator for ScanRows<'_> {
                         Some(range) => self.page(&range, FIRST_PAGE_ROWS, context)?,
                         None => return Ok(None),
                     },
-                    Access::Full { .. } => self.page(&whole(), FIRST_PAGE_ROWS, context)?,
+                    Access::Full => self.page(&whole(), FIRST_PAGE_ROWS, context)?,
                 },
             };
             if !rows.is_empty() {
@@ -181,7 +210,7 @@ fn reserved_row(
 ) -> Result<Option<Row>, Failure> {
     let index = match &scan.access {
         Access::Range(range) => range.index,
-        Access::Full { .. } | Access::Points { .. } => IndexChoice::Primary,
+        Access::Full | Access::Points { .. } => IndexChoice::Primary,
     };
     let primary = match index {
         IndexChoice::Primary => key.to_vec(),
@@ -229,7 +258,7 @@ impl Operator for CountRow<'_> {
         let Some(scan) = self.scan.take() else { return Ok(None) };
         let (index, range) = match &scan.access {
             Access::Range(range) => (range.index, key_range(range, &[], context)?),
-            Access::Full { .. } | Access::Points { .. } => (IndexChoice::Primary, Some(whole())),
+            Access::Full | Access::Points { .. } => (IndexChoice::Primary, Some(whole())),
         };
         let count = match range {
             Some(range) => context.count(index.storage(&scan.table), &range)?,

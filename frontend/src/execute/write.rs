@@ -27,11 +27,11 @@ use crate::plan::{Delete, IndexChoice, Insert, OnConflict, Reserve, RowRules, Up
 use crate::value::Value;
 
 /// Rows and the keys that they take.
-struct Entry {
-    row: Row,
-    primary: Vec<u8>,
+pub(super) struct Entry {
+    pub(super) row: Row,
+    pub(super) primary: Vec<u8>,
     /// The row's own key and value, then those of its index entries, in the order of the indexes.
-    keys: Vec<(TableKey, Vec<u8>)>,
+    pub(super) keys: Vec<(TableKey, Vec<u8>)>,
 }
 
 impl Entry {
@@ -75,12 +75,7 @@ pub(crate) fn insert_rows(
     let mut touched = BTreeSet::new();
     for chunk in source.chunks(BATCH_ROWS) {
         context.check_cancel()?;
-        let mut rows = Vec::with_capacity(chunk.len());
-        for row in chunk {
-            context.pace()?;
-            rows.push(context.values(&insert.values, row)?);
-        }
-        let entries = entries_of(insert, rows, context)?;
+        let entries = entries_of(insert, chunk, context)?;
         let is_first = context.commits && context.attempt == 1;
         let written = if is_first && insert.repeats && source.len() <= BATCH_ROWS {
             insert_unread(entries, context)?
@@ -108,16 +103,17 @@ fn give_back(
     returned.put(vec![row], context)
 }
 
-/// New rows with their keys; the keys may exist.
-fn entries_of(
+/// New rows of a source's rows, with their keys; the keys may exist.
+pub(super) fn entries_of(
     insert: &Insert,
-    rows: Vec<Row>,
+    source: &[Row],
     context: &mut Context<'_, '_>,
 ) -> Result<Vec<Entry>, Failure> {
     let table = &*insert.rules.table;
-    let mut entries = Vec::with_capacity(rows.len());
-    for row in rows {
+    let mut entries = Vec::with_capacity(source.len());
+    for row in source {
         context.pace()?;
+        let row = context.values(&insert.values, row)?;
         check_row(&insert.rules, &row, context)?;
         let hidden = match table.primary_key {
             Some(_) => None,
@@ -133,7 +129,10 @@ fn entries_of(
 }
 
 /// Inserts rows without reading their keys. If a key exists, this or the commit fails with a conflict.
-fn insert_unread(entries: Vec<Entry>, context: &mut Context<'_, '_>) -> Result<Vec<Row>, Failure> {
+pub(super) fn insert_unread(
+    entries: Vec<Entry>,
+    context: &mut Context<'_, '_>,
+) -> Result<Vec<Row>, Failure> {
     context.check_version()?;
     let mut written = Vec::with_capacity(entries.len());
     for entry in entries {
@@ -148,7 +147,7 @@ fn insert_unread(entries: Vec<Entry>, context: &mut Context<'_, '_>) -> Result<V
     Ok(written)
 }
 
-fn insert_batch(
+pub(super) fn insert_batch(
     insert: &Insert,
     entries: Vec<Entry>,
     touched: &mut BTreeSet<Vec<u8>>,

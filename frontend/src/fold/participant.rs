@@ -1,20 +1,16 @@
 //! Runs a program at a primary, row by row, on the worker's own thread.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use gannet_engine::FoldProgram;
 
 use crate::encoding::{key, row};
-use crate::error::{Failure, SqlError};
-use crate::expression::SubqueryUse;
+use crate::error::Failure;
 use crate::expression::aggregate::State;
-use crate::expression::evaluate::{AsideJob, Environment, evaluate, holds};
-use crate::expression::function::Facts;
-use crate::expression::pattern::{self, Compiled, Syntax};
-use crate::expression::set::{KeptId, SetKey, ValueSet};
-use crate::fold::Program;
+use crate::expression::evaluate::{evaluate, holds};
+use crate::fold::environment::Rows;
 use crate::fold::partial::{Answer, row_of};
+use crate::fold::program::{Groups, Program};
 use crate::value::Value;
 
 /// Bytes of groups from which on a result is full.
@@ -23,29 +19,18 @@ const GROUPS_BYTES_MAX: usize = 32 << 10;
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// Longest row that a program takes: the worker's other transactions wait.
 const ROW_BYTES_MAX: usize = 16 << 10;
-/// Bytes of a pattern that is compiled at once.
-const PATTERN_BYTES_MAX: usize = 256;
 
 /// Reads a program; see [`gannet_engine::FoldPrograms`].
 pub(crate) fn read(bytes: &[u8]) -> Option<Box<dyn FoldProgram>> {
-    let program = Program::read(bytes)?;
-    let running = Running {
-        program,
-        rows: Rows::default(),
-        values: Vec::new(),
-        keys: Vec::new(),
-        key: Vec::new(),
-        groups: Vec::new(),
-        numbers: BTreeMap::new(),
-        group_bytes: 0,
-        is_given_up: false,
-    };
-    Some(Box::new(running))
+    Some(match Program::read(bytes)? {
+        Program::Groups(program) => Box::new(Running::new(program)),
+        Program::Filter(filtering) => Box::new(filtering),
+    })
 }
 
 /// A program with the groups that it has found.
 struct Running {
-    program: Program,
+    program: Groups,
     rows: Rows,
     /// The present row.
     values: Vec<Value>,
@@ -65,6 +50,20 @@ struct Group {
 }
 
 impl Running {
+    fn new(program: Groups) -> Self {
+        Self {
+            program,
+            rows: Rows::default(),
+            values: Vec::new(),
+            keys: Vec::new(),
+            key: Vec::new(),
+            groups: Vec::new(),
+            numbers: BTreeMap::new(),
+            group_bytes: 0,
+            is_given_up: false,
+        }
+    }
+
     fn take(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         let Self { program, rows, values, keys, key, groups, numbers, group_bytes, .. } = self;
         row::decode_into(bytes, &program.wanted, &program.missing, values)?;
@@ -133,67 +132,5 @@ impl FoldProgram for Running {
         };
         let bytes = postcard::to_stdvec(&answer).expect("lists of bytes are serialised");
         out.extend_from_slice(&bytes);
-    }
-}
-
-/// The environment of expressions on rows: there is no session, and nothing takes long.
-#[derive(Default)]
-struct Rows {
-    sets: BTreeMap<SetKey, Arc<ValueSet>>,
-}
-
-/// The error with which a program is given up. Nobody sees it.
-fn given_up() -> Failure {
-    SqlError::unsupported("where the rows are, this").into()
-}
-
-impl Environment for Rows {
-    fn parameter(&self, _: usize) -> Result<Value, SqlError> {
-        Err(SqlError::unsupported("a parameter where the rows are"))
-    }
-    fn outer(&self, _: usize) -> Value {
-        Value::Null
-    }
-    fn subquery(&mut self, _: &SubqueryUse, _: &[Value]) -> Result<Value, Failure> {
-        Err(given_up())
-    }
-    fn next_value(&mut self, _: u32) -> Result<i64, Failure> {
-        Err(given_up())
-    }
-    fn token_outcome(&mut self, _: &str) -> Result<&'static str, Failure> {
-        Err(given_up())
-    }
-    fn facts(&self) -> Option<&Facts> {
-        None
-    }
-    fn check(&mut self) -> Result<(), Failure> {
-        // Rows are short.
-        Ok(())
-    }
-    fn compiled(
-        &mut self,
-        pattern: &str,
-        syntax: Syntax,
-        ignore_case: bool,
-    ) -> Result<Arc<Compiled>, Failure> {
-        if pattern.len() > PATTERN_BYTES_MAX || syntax == Syntax::Regular {
-            return Err(given_up());
-        }
-        Ok(Arc::new(pattern::compile(pattern, syntax, ignore_case)?))
-    }
-    fn set(&mut self, key: SetKey) -> Option<Arc<ValueSet>> {
-        self.sets.get(&key).cloned()
-    }
-    fn keep_set(&mut self, key: SetKey, set: Arc<ValueSet>) {
-        self.sets.insert(key, set);
-    }
-    fn kept_once(&mut self, _: KeptId) -> Option<Value> {
-        None
-    }
-    fn keep_once(&mut self, _: KeptId, _: &Value) -> Result<(), Failure> {
-        Err(given_up())
-    }
-    fn aside(&mut self, _: AsideJob) -> Result<Value, Failure> {
-        Err(given_up())
     }
 }

@@ -6,25 +6,37 @@ use crate::encoding::row::{self, Wanted};
 use crate::expression::Expression;
 use crate::expression::aggregate::{Aggregate, Kind};
 use crate::fold::expressions::{Step, expression_of, steps_of};
+use crate::fold::filter::{Filtering, SentFilter};
 use crate::value::{DataType, Value};
 
 /// Longest program. It goes to every partition for each part of it.
 const BYTES_MAX: usize = 8 << 10;
 
+/// What a plan wants of the rows of a table.
+pub(crate) enum Program {
+    Groups(Groups),
+    Filter(Filtering),
+}
+
 /// The groups and aggregates of the rows that pass a filter.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Program {
-    pub(crate) wanted: Wanted,
+pub(crate) struct Groups {
+    pub(super) wanted: Wanted,
     /// Values of columns that rows lack.
-    pub(crate) missing: Vec<Value>,
-    pub(crate) filter: Option<Expression>,
-    pub(crate) keys: Vec<Expression>,
-    pub(crate) aggregates: Vec<Aggregate>,
+    pub(super) missing: Vec<Value>,
+    pub(super) filter: Option<Expression>,
+    pub(super) keys: Vec<Expression>,
+    pub(super) aggregates: Vec<Aggregate>,
 }
 
 /// A program, as it is sent.
 #[derive(Serialize, Deserialize)]
-struct Sent {
+enum Sent {
+    Groups(SentGroups),
+    Filter(SentFilter),
+}
+
+#[derive(Serialize, Deserialize)]
+struct SentGroups {
     wanted: Option<Vec<bool>>,
     missing: Vec<u8>,
     filter: Option<Vec<Step>>,
@@ -41,9 +53,9 @@ struct SentAggregate {
 }
 
 impl Program {
-    /// The bytes of a program, with `value` for expressions that are the same on every row; `None` if one of those has no value, or if
-    /// the program is too long.
-    pub(crate) fn bytes(
+    /// The bytes of a program for groups, with `value` for expressions that are the same on every row; `None` if one of those has no value,
+    /// or if the program is too long.
+    pub(crate) fn groups(
         (wanted, missing, filter): (&Wanted, &[Value], Option<&Expression>),
         keys: &[Expression],
         aggregates: &[Aggregate],
@@ -69,14 +81,37 @@ impl Program {
         };
         let missing = row::encode(missing);
         let keys = keys.iter().map(|key| steps_of(key, value)).collect::<Option<_>>()?;
-        let sent = Sent { wanted, missing, filter, keys, aggregates };
-        postcard::to_stdvec(&sent).ok().filter(|bytes| bytes.len() <= BYTES_MAX)
+        Sent::Groups(SentGroups { wanted, missing, filter, keys, aggregates }).bytes()
+    }
+
+    /// The bytes of a program for the rows that have greater keys than `after` and pass a filter; `None` as of [`Self::groups`].
+    pub(crate) fn filter(
+        filter: &Expression,
+        missing: &[Value],
+        after: &[u8],
+        value: &mut impl FnMut(&Expression) -> Option<Value>,
+    ) -> Option<Vec<u8>> {
+        Sent::Filter(SentFilter::new(filter, missing, after, value)?).bytes()
     }
 
     /// The program in these bytes, if they are one.
-    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
-        let sent: Sent = postcard::from_bytes(bytes).ok()?;
-        let missing = row::decode_whole(&sent.missing).ok()?;
+    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
+        Some(match postcard::from_bytes(bytes).ok()? {
+            Sent::Groups(sent) => Self::Groups(sent.read()?),
+            Sent::Filter(sent) => Self::Filter(sent.read()?),
+        })
+    }
+}
+
+impl Sent {
+    fn bytes(&self) -> Option<Vec<u8>> {
+        postcard::to_stdvec(self).ok().filter(|bytes| bytes.len() <= BYTES_MAX)
+    }
+}
+
+impl SentGroups {
+    fn read(self) -> Option<Groups> {
+        let missing = row::decode_whole(&self.missing).ok()?;
         let columns = missing.len();
         let optional = |steps: Option<Vec<Step>>| match steps {
             Some(steps) => expression_of(steps, columns).map(Some),
@@ -93,15 +128,15 @@ impl Program {
                 data_type: sent.data_type,
             })
         };
-        Some(Self {
-            wanted: sent.wanted.map_or(Wanted::All, Wanted::Some),
-            filter: optional(sent.filter)?,
-            keys: sent
+        Some(Groups {
+            wanted: self.wanted.map_or(Wanted::All, Wanted::Some),
+            filter: optional(self.filter)?,
+            keys: self
                 .keys
                 .into_iter()
                 .map(|key| expression_of(key, columns))
                 .collect::<Option<_>>()?,
-            aggregates: sent.aggregates.into_iter().map(of_aggregate).collect::<Option<_>>()?,
+            aggregates: self.aggregates.into_iter().map(of_aggregate).collect::<Option<_>>()?,
             missing,
         })
     }

@@ -64,7 +64,7 @@ pub(super) fn choose(
         }
     }
     let Some((score, _, index)) = best else {
-        let access = Access::Full { descending: false };
+        let access = Access::Full;
         return Chosen { access, rest: conditions, score: 0, is_ordered: false };
     };
     if score == usize::MAX {

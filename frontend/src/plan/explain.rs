@@ -159,7 +159,7 @@ fn scan_text(scan: &Scan, outer: Option<&Node>) -> String {
             let conditions = range_text(scan, range);
             format!("Index Range Scan{backwards} on {relation} using {using}{conditions}")
         }
-        Access::Full { .. } => format!("Full Scan on {relation}"),
+        Access::Full => format!("Full Scan on {relation}"),
     };
     line.push_str(outer);
     if let Some(filter) = &scan.filter {

@@ -395,6 +395,6 @@ fn renumbered(access: Access, number: &impl Fn(usize) -> usize) -> Access {
             range.upper = range.upper.map(|(bound, included)| (one(bound), included));
             Access::Range(range)
         }
-        full @ Access::Full { .. } => full,
+        full @ Access::Full => full,
     }
 }

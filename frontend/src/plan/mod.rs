@@ -225,7 +225,7 @@ pub(crate) struct Fold {
 impl Fold {
     /// Whether the states of a scan's groups can be computed where the rows are.
     fn is_possible(scan: &Scan, keys: &[Expression], aggregates: &[Aggregate]) -> bool {
-        matches!(scan.access, Access::Full { .. })
+        matches!(scan.access, Access::Full)
             && !scan.with_key
             && keys.iter().chain(&scan.filter).all(is_portable)
             && aggregates.iter().flat_map(Aggregate::expressions).all(is_portable)
@@ -266,9 +266,7 @@ pub(crate) enum Access {
         columns: Vec<Vec<Expression>>,
     },
     Range(IndexRange),
-    Full {
-        descending: bool,
-    },
+    Full,
 }
 
 /// An index of a table.
@@ -353,7 +351,7 @@ impl Access {
                 let bounds = [&range.lower, &range.upper].into_iter().flatten();
                 range.prefix.iter().chain(bounds.map(|(bound, _)| bound)).collect()
             }
-            Self::Full { .. } => Vec::new(),
+            Self::Full => Vec::new(),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::catalog::system::{self, Relation};
 use crate::error::SqlError;
-use crate::execute::copy::{BATCH_ROWS, Reader, header, line};
+use crate::execute::copy::{Reader, header, line};
 use crate::execute::{Output, Transaction};
 use crate::expression::Expression;
 use crate::plan::Plan;
@@ -110,14 +110,8 @@ impl Session {
             }
             Command::CopyIn { insert, columns, options } => {
                 self.refuse_token("COPY")?;
-                self.copy = Some(CopyIn {
-                    sql: sql.to_owned(),
-                    insert: Arc::clone(insert),
-                    reader: Reader::new(columns.clone(), options.clone()),
-                    rows: Vec::new(),
-                    batch_rows: BATCH_ROWS,
-                    count: 0,
-                });
+                let reader = Reader::new(columns.clone(), options.clone());
+                self.copy = Some(CopyIn::new(sql.to_owned(), Arc::clone(insert), reader));
                 Ok(StatementResult::CopyIn { columns: columns.clone(), options: options.clone() })
             }
             Command::CopyOut { query, options } => self.copy_out(query, options, sql).await,

@@ -18,11 +18,8 @@ use gannet_engine::{
 
 use crate::catalog::{Catalog, SeenVersions};
 use crate::error::{Failure, SqlError};
-use crate::execute::copy::{BATCH_ROWS, next_batch_rows};
-use crate::execute::transaction::{OVERTAKEN_MAX, alone, alone_unless, given_up};
-use crate::execute::{
-    self, Beyond, Context, Gathering, Output, Resources, Row, Touched, Transaction, online,
-};
+use crate::execute::transaction::{OVERTAKEN_MAX, alone_unless, given_up};
+use crate::execute::{self, Beyond, Context, Output, Resources, Touched, Transaction, online};
 use crate::expression::function::Facts;
 use crate::parser;
 use crate::plan::statement::{self, Command, Prepared};
@@ -32,15 +29,15 @@ use crate::session::rest::{Ended, Kept, Part, Rest, Takes};
 use crate::session::{CancelHandle, Column, Session, StatementResult, TransactionStatus, pad};
 use crate::value::{DataType, Value};
 
+mod copy;
 mod errors;
 
+pub(super) use copy::CopyIn;
 pub(super) use errors::{aborted, canceled, catalog_changes, error_of};
-use errors::{current, no_copy, unknown};
+use errors::{current, unknown};
 
 /// How often a statement is planned again because the catalog has changed.
 const CATALOGS_MAX: u32 = 100;
-/// Bytes of COPY that become rows at a time; the rows take many times as much memory.
-const COPY_PART_BYTES: usize = 64 << 10;
 
 impl Session {
     /// The catalog that the next statement is planned with.
@@ -399,119 +396,10 @@ impl Session {
         self.once = None;
         self.transaction = None;
     }
-
-    /// Takes data of a COPY.
-    pub(super) async fn copy_chunk(&mut self, chunk: &[u8]) -> Result<u64, SqlError> {
-        for part in chunk.chunks(COPY_PART_BYTES) {
-            // Yields to other sessions.
-            tokio::task::consume_budget().await;
-            let copy = self.copy.as_mut().ok_or_else(no_copy)?;
-            let rows = copy.reader.read(part)?;
-            copy.rows.extend(rows);
-            while self.copy.as_ref().is_some_and(|copy| copy.rows.len() >= BATCH_ROWS) {
-                self.copy_batch().await?;
-            }
-        }
-        Ok(self.copy.as_ref().map_or(0, |copy| copy.count))
-    }
-
-    /// Ends a COPY, and returns its command tag.
-    pub(super) async fn copy_rest(&mut self) -> Result<String, SqlError> {
-        let copy = self.copy.as_mut().ok_or_else(no_copy)?;
-        let rows = copy.reader.finish()?;
-        copy.rows.extend(rows);
-        while self.copy.as_ref().is_some_and(|copy| !copy.rows.is_empty()) {
-            self.copy_batch().await?;
-        }
-        Ok(format!("COPY {}", self.copy.as_ref().map_or(0, |copy| copy.count)))
-    }
-
-    /// Adds to an error of COPY which rows are in the table.
-    pub(super) fn copied_so_far(&self, error: SqlError) -> SqlError {
-        let count = self.copy.as_ref().map_or(0, |copy| copy.count);
-        if self.transaction.is_some() || error.hint.is_some() || count == 0 {
-            return error;
-        }
-        let hint = format!(
-            "COPY outside a transaction commits up to {BATCH_ROWS} rows at a time: the first {count} rows are in the table"
-        );
-        error.with_hint(hint)
-    }
-
-    async fn copy_batch(&mut self) -> Result<(), SqlError> {
-        let copy = self.copy.as_mut().ok_or_else(no_copy)?;
-        let count = copy.rows.len().min(BATCH_ROWS);
-        let batch: Arc<Vec<Row>> = Arc::new(copy.rows.drain(..count).collect());
-        let sql = copy.sql.clone();
-        let (mut first, mut catalogs) = (0, 0);
-        while first < count {
-            let plan = Arc::clone(&self.copy.as_ref().ok_or_else(no_copy)?.insert);
-            let inserted = self.copy_rows(plan, Arc::clone(&batch), first).await?;
-            let copy = self.copy.as_mut().ok_or_else(no_copy)?;
-            if let Some((inserted, attempt)) = inserted {
-                first += inserted;
-                copy.count += inserted as u64;
-                copy.batch_rows = next_batch_rows(copy.batch_rows, attempt > 1);
-                continue;
-            }
-            catalogs += 1;
-            if catalogs == CATALOGS_MAX {
-                return Err(catalog_changes());
-            }
-            self.reload().await?;
-            let prepared = self.plan(&sql, &[]).await?;
-            let copy = self.copy.as_mut().ok_or_else(no_copy)?;
-            if let Some(Prepared::Command(command)) = prepared
-                && let Command::CopyIn { insert, .. } = &*command
-            {
-                copy.insert = Arc::clone(insert);
-            }
-        }
-        Ok(())
-    }
-
-    /// Inserts rows of a batch from `first` on, and returns their number and that of the attempt; None if the catalog has changed.
-    ///
-    /// They are a transaction of their own outside of one, and where the session's transaction has just created the table.
-    async fn copy_rows(
-        &mut self,
-        plan: Arc<Plan>,
-        batch: Arc<Vec<Row>>,
-        first: usize,
-    ) -> Result<Option<(usize, u32)>, SqlError> {
-        let PlanKind::Insert(insert) = &plan.kind else { return Err(no_copy()) };
-        let rows_max = self.copy.as_ref().map_or(BATCH_ROWS, |copy| copy.batch_rows);
-        let resources = self.resources(&plan.catalog);
-        let table = Arc::clone(&insert.rules.table);
-        let transaction = self.transaction.as_ref();
-        let fills = transaction.is_some_and(|transaction| transaction.may_fill(&table));
-        let insert = move |context: &mut Context<'_, '_>| {
-            let PlanKind::Insert(insert) = &plan.kind else { return Err(no_copy().into()) };
-            // Under contention smaller batches get through. The second attempt tells duplicates.
-            let rows = &batch[first..batch.len().min(first + rows_max)];
-            let fewer = context.attempt.saturating_sub(2).min(6);
-            let rows = &rows[..(rows.len() >> fewer).max(1)];
-            let returned = &mut Gathering::new(&Beyond::Refused);
-            let inserted = execute::insert_rows(insert, rows, returned, context);
-            context.checked(inserted).map(|_| (rows.len(), context.attempt))
-        };
-        if self.transaction.is_some() && !fills {
-            return self.run_inside(None, resources, insert).await;
-        }
-        let job = move |coordinator: &mut Coordinator<'_>, resources: &Resources| {
-            let begin = |_| match fills {
-                true => Transaction::part_of(Arc::clone(&resources.facts.catalog)),
-                false => Transaction::new(),
-            };
-            current(alone(coordinator, resources, begin, insert))
-        };
-        let inserted = self.spawn(None, resources, job).await?;
-        inserted.map_err(|error| self.located(error))
-    }
 }
 
 /// A job that has been started.
-pub(super) struct Started<T> {
+struct Started<T> {
     completion: Completion<Option<(Box<Resources>, T)>>,
     cancellation: Arc<CancellationToken>,
 }

@@ -1,6 +1,8 @@
-//! Sessions: parameters, COPY, limits, cancelling, cached plans and catalogs, yielding of threads, and lost nodes.
+//! Sessions: parameters, COPY, limits, filters, cancelling, cached plans and catalogs, yielding of threads, and lost nodes.
 
 mod budget;
+mod copies;
+mod filtered;
 mod lost;
 mod tokens;
 

@@ -41,6 +41,11 @@ impl Keys {
         self.ends.len()
     }
 
+    /// Bytes that were allocated.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.bytes.capacity() + self.ends.capacity() * size_of::<u32>()
+    }
+
     fn prefix(&self) -> &[u8] {
         &self.bytes[..self.prefix_bytes]
     }

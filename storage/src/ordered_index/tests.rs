@@ -197,3 +197,18 @@ fn what_has_come_and_gone_is_noticed_though_its_leaf_has_split_or_vanished() {
     let keys = keys_of(&index, Bound::Unbounded, Bound::Unbounded, Direction::Ascending);
     assert_eq!((keys.len(), index.directory.read().len()), (0, 1));
 }
+
+#[test]
+fn keys_take_no_more_memory_than_is_counted_for_them() {
+    let index = OrderedIndex::new();
+    let counted: usize = (0..20_000_u64)
+        .map(|number| {
+            let hash = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+            let key = &hash[..3 + (number % 6) as usize];
+            index.add_applied(key);
+            OrderedIndex::entry_bytes(key.len())
+        })
+        .sum();
+    let (keys, bytes) = index.memory();
+    assert!(keys > 19_000 && (12 * keys..=counted).contains(&bytes), "{bytes} of {counted}");
+}

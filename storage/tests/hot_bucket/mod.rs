@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gannet_storage::{
-    Applied, Arena, BucketSnapshot, BucketUpdate, BucketUpdateWriter, Key, Lock, LockMode, Owner,
-    Partitioning, Read, Table, TableLayout,
+    Applied, Arena, BucketSnapshot, BucketUpdate, BucketUpdateWriter, HashedKey, Lock, LockMode,
+    Owner, Partitioning, Read, Table, TableLayout,
 };
 
 /// Keys that every unit overwrites: more than a main bucket's slots.
@@ -58,12 +58,12 @@ impl HotBucket {
         let value = word(base_version + 1).to_le_bytes().repeat(self.value_bytes / 8);
         let mut unit = BucketUpdateWriter::begin(bytes, (0, 0, 0), base_version, owner);
         for key in 0..KEYS {
-            unit.put(Key::Number(key), &value);
+            unit.put(HashedKey::Number(key), &value);
         }
         if base_version.is_multiple_of(2) {
-            unit.put(Key::Number(FLICKERING), &value);
+            unit.put(HashedKey::Number(FLICKERING), &value);
         } else {
-            unit.delete(Key::Number(FLICKERING));
+            unit.delete(HashedKey::Number(FLICKERING));
         }
         unit.finish();
     }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gannet_storage::{
-    Applied, Arena, BucketUpdate, BucketUpdateWriter, Key, Owner, Partitioning, Read, Table,
-    TableLayout,
+    Applied, Arena, BucketUpdate, BucketUpdateWriter, HashSeed, HashedKey, Owner, Partitioning,
+    Read, Table, TableLayout,
 };
 
 /// Rows of a bucket.
@@ -28,7 +28,8 @@ pub(crate) struct HotRows {
 /// The value of `key` at `version`: 8 to 520 bytes, so the next version of one row often takes cells that another row has
 /// just freed.
 fn value(key: &[u8], version: u64, out: &mut Vec<u8>) {
-    let seed = Key::hashed(key).word().wrapping_add(version).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let seed =
+        HashSeed::ZERO.hashed(key).word().wrapping_add(version).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let words = [1, 9, 21, 65][(seed >> 60) as usize % 4];
     out.clear();
     (0..words).for_each(|_| out.extend_from_slice(&seed.to_le_bytes()));
@@ -44,7 +45,8 @@ impl HotRows {
         let table = Table::new("hot", layout, arena, |_| true).unwrap();
         let keys = [0, 1].map(|bucket| {
             let all = (0..).map(|number: u32| format!("row {number}").into_bytes());
-            let is_here = |key: &Vec<u8>| table.locate(Key::hashed(key).word()).root == bucket;
+            let is_here =
+                |key: &Vec<u8>| table.locate(HashSeed::ZERO.hashed(key).word()).root == bucket;
             all.filter(is_here).take(ROWS).collect()
         });
         Self { table, keys, units, torn: AtomicU64::new(0), found: AtomicU64::new(0) }
@@ -64,12 +66,12 @@ impl HotRows {
             let header = (0, 0, bucket);
             let mut unit = BucketUpdateWriter::begin(&mut bytes, header, base_version, Owner(1));
             for (number, key) in keys.iter().enumerate() {
-                let hash = Key::hashed(key).word();
+                let hash = HashSeed::ZERO.hashed(key).word();
                 if number + 1 == ROWS && base_version % 2 == 1 {
-                    unit.delete(Key::from_parts(hash, key));
+                    unit.delete(HashedKey::from_parts(hash, key));
                 } else {
                     value(key, base_version + 1, &mut contents);
-                    unit.put(Key::from_parts(hash, key), &contents);
+                    unit.put(HashedKey::from_parts(hash, key), &contents);
                 }
             }
             unit.finish();
@@ -88,7 +90,7 @@ impl HotRows {
                 return;
             }
             let number = usize::try_from(look).unwrap() % ROWS;
-            let key = Key::hashed(&keys[number]);
+            let key = HashSeed::ZERO.hashed(&keys[number]);
             let address = self.table.address(key.word()).unwrap();
             contents.clear();
             let (version, is_there) =

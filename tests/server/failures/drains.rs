@@ -48,12 +48,12 @@ fn a_drained_node_is_stopped_without_a_copy_less_and_holds_its_share_when_it_is_
             // None of them can do without its copies.
             let next = others.last().unwrap().to_string();
             let drain = ["node", "drain", &next];
-            let (code, said, _) = cluster.operate(&others, &drain);
-            assert_eq!(code, Some(1), "{said}");
+            let (code, said, errors) = cluster.operate(&others, &drain);
+            assert_eq!(code, Some(1), "{said}{errors}");
             assert!(said.contains("run this again with --fewer-copies"), "{said}");
-            let (code, said, _) =
+            let (code, said, errors) =
                 cluster.operate(&others, &[&drain[..], &["--fewer-copies"]].concat());
-            assert_eq!(code, Some(0), "{said}");
+            assert_eq!(code, Some(0), "{said}{errors}");
             let (code, _, errors) = cluster.operate(&others, &["node", "cancel", &next]);
             assert_eq!(code, Some(0), "{errors}");
 

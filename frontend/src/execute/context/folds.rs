@@ -1,6 +1,6 @@
 //! Folds of a running statement: what they answer, and what its transaction depends on then.
 //!
-//! *Not here*: the operator (`execute/fold`).
+//! *Not here*: who folds (`execute/fold`, `execute/filtered`).
 
 use gannet_engine::{Abort, Deferred, FoldRest, Misuse, TableId};
 
@@ -41,9 +41,9 @@ impl Context<'_, '_> {
         Ok(Some(results))
     }
 
-    /// Whether the transaction has written rows of a table, or may do so.
+    /// Whether the transaction has written rows of a table.
     pub(in crate::execute) fn has_written(&self, table: TableId) -> bool {
-        self.transaction.deferred.concerns(table)
+        self.transaction.deferred.writes_to(table)
     }
 }
 

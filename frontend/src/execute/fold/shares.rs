@@ -1,21 +1,19 @@
 //! Shares of a large table that is folded: some partitions each. The statement takes them one after the other, and so do helpers, one on
 //! each worker of the statement's node.
 //!
-//! *Invariant*: a share that a helper has taken is folded to its end, or the fold ends with an error. A statement does not wait for a helper
+//! *Invariant*: a share that a helper has taken is folded to its end or given back, or the fold ends with an error. A statement does not wait for a helper
 //! that has taken none: its worker may have no coroutine for it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use gannet_engine::{Abort, Cluster, Conflict, Coordinator, Deferred, FoldRest, TableId, WorkerId};
 
 /// Shares of each helper.
 const SHARES_PER_HELPER: usize = 2;
-/// Rounds that wait for the statement before the helpers wait for it.
+/// Rounds that wait for the statement, and their bytes, at which helpers leave the rest to it.
 const ROUNDS_MAX: usize = 64;
-/// How long a helper waits before it looks again.
-const LOOK: Duration = Duration::from_micros(200);
+const ROUND_BYTES_MAX: usize = 4 << 20;
 
 /// What the primaries have answered a helper, and the transaction that has read it.
 type Round = Result<(Vec<Vec<u8>>, Box<Deferred>), Abort>;
@@ -48,6 +46,15 @@ struct State {
     is_over: bool,
 }
 
+impl State {
+    /// Whether the statement has as many rounds to take as it should have.
+    fn is_ahead(&self) -> bool {
+        let rounds = self.rounds.iter().flatten();
+        let bytes = rounds.flat_map(|(results, _)| results).map(Vec::len).sum::<usize>();
+        self.rounds.len() >= ROUNDS_MAX || bytes >= ROUND_BYTES_MAX
+    }
+}
+
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -72,7 +79,7 @@ impl Shares {
         for worker in 0..workers {
             let (state, program) = (Arc::clone(&state), Arc::clone(program));
             let worker = WorkerId { node: usize::from(node), worker };
-            // A worker that is busy does not help.
+            // A worker whose queue is full does not help, and one that is busy may begin when the fold has ended.
             let _ = cluster.spawn(worker, move |coordinator: &mut Coordinator<'_>| {
                 while let Some(mut taken) = Taken::from(&state) {
                     taken.fold(coordinator, table, &program);
@@ -108,7 +115,10 @@ struct Taken<'s> {
 impl<'s> Taken<'s> {
     fn from(state: &'s Mutex<State>) -> Option<Self> {
         let mut locked = lock(state);
-        let share = locked.left.pop().filter(|_| !locked.is_over)?;
+        if locked.is_over || locked.is_ahead() {
+            return None;
+        }
+        let share = locked.left.pop()?;
         locked.busy += 1;
         drop(locked);
         Some(Self { state, share })
@@ -116,10 +126,12 @@ impl<'s> Taken<'s> {
 
     fn fold(&mut self, coordinator: &mut Coordinator<'_>, table: TableId, program: &[u8]) {
         while !self.share.is_empty() {
-            while self.is_ahead() {
-                coordinator.begin();
-                coordinator.pause(LOOK);
+            let mut state = lock(self.state);
+            if state.is_ahead() {
+                state.left.push(std::mem::replace(&mut self.share, FoldRest::nothing()));
+                return;
             }
+            drop(state);
             let mut reads = Deferred::new();
             let folded = reads.fold(coordinator, table, program, &mut self.share);
             if folded.is_err() {
@@ -132,12 +144,6 @@ impl<'s> Taken<'s> {
             }
             state.rounds.push_back(folded.map(|results| (results, Box::new(reads))));
         }
-    }
-
-    /// Whether the statement has more rounds to take than it should have.
-    fn is_ahead(&self) -> bool {
-        let state = lock(self.state);
-        !state.is_over && state.rounds.len() >= ROUNDS_MAX
     }
 }
 

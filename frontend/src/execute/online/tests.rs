@@ -1,18 +1,21 @@
 //! Builds one page at a time, with changes of rows between the pages, in an order that the test decides.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use gannet_engine::{Cluster, ClusterOptions, Direction, TableId};
+use gannet_engine::{Cluster, ClusterOptions, Direction, KeyRange, TableId};
 use pollster::block_on;
 use proptest::prelude::{Just, Strategy, prop_oneof};
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
-use super::{Build, Coordinator, KeyRange, Resources, Transaction, alone, declare};
-use super::{fill_page, finish, take_back, whole, with_newest};
+use super::{Build, Context, Coordinator, Resources, Table, Transaction, alone, declare};
+use super::{finish, take_back, with_newest};
 use crate::catalog::SeenVersions;
 use crate::encoding::row::{Wanted, decode};
 use crate::error::{Failure, SqlError};
+use crate::execute::fill::{read_page, write_page};
+use crate::execute::scan::whole;
 use crate::execute::unfinished::note_build;
 use crate::expression::function::Facts;
 use crate::plan::PlanKind;
@@ -22,8 +25,12 @@ use crate::value::Value;
 use crate::{Database, parser, settings};
 
 fn database() -> Arc<Database> {
+    database_with(1)
+}
+
+fn database_with(threads: usize) -> Arc<Database> {
     let options = ClusterOptions {
-        threads: 1,
+        threads,
         memory_limit_bytes: Some(128 << 20),
         ..ClusterOptions::default()
     };
@@ -75,8 +82,10 @@ fn on<T: Send + 'static>(
 struct Stepped {
     database: Arc<Database>,
     build: Build,
-    /// The range that is left to fill.
+    /// The range that is left to read.
     rest: Option<KeyRange>,
+    /// The primary keys of rows that were read and are left to write.
+    read: VecDeque<Vec<u8>>,
 }
 
 impl Stepped {
@@ -98,21 +107,49 @@ impl Stepped {
             })
         });
         let build = build.unwrap().expect("the definition needs a build");
-        Self { database: Arc::clone(database), build, rest: Some(whole()) }
+        let (rest, read) = (Some(whole()), VecDeque::new());
+        Self { database: Arc::clone(database), build, rest, read }
     }
 
-    /// Fills a page of so many rows. Tells whether rows are left.
-    fn fill(&mut self, rows_max: usize) -> Result<bool, SqlError> {
-        let Some(range) = self.rest.take() else { return Ok(false) };
+    /// Runs a transaction of the fill.
+    fn work<T: Send + 'static>(
+        &self,
+        work: impl Fn(&Build, &Table, &mut Context<'_, '_>) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, SqlError> {
         let build = self.build.clone();
-        self.rest = on(&self.database, move |coordinator, resources| {
+        on(&self.database, move |coordinator, resources| {
             let catalog = resources.database.catalog();
-            let table = catalog.table_numbered(table_of(&build)).unwrap();
+            let table = catalog.table_numbered(build.table()).unwrap();
             let begin = |_| Transaction::part_of(Arc::clone(&catalog));
-            alone(coordinator, resources, begin, |context| {
-                fill_page(&build, table, (&range, rows_max), context)
-            })
+            alone(coordinator, resources, begin, |context| work(&build, table, context))
+        })
+    }
+
+    /// Reads a page of so many rows.
+    fn read(&mut self, rows_max: usize) -> Result<(), SqlError> {
+        let Some(range) = self.rest.take() else { return Ok(()) };
+        let (mut rows, rest) = self.work(move |build, table, context| {
+            read_page(build, table, (&range, rows_max), context)
         })?;
+        rows.sort();
+        self.read.extend(rows.into_iter().map(|row| row.primary));
+        self.rest = rest;
+        Ok(())
+    }
+
+    /// Writes so many rows that were read.
+    fn write(&mut self, rows_max: usize) -> Result<(), SqlError> {
+        let rows: Vec<_> = self.read.drain(..rows_max.min(self.read.len())).collect();
+        self.work(move |build, table, context| {
+            let rows: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
+            write_page(build, table, &rows, context)
+        })
+    }
+
+    /// Reads and writes a page of so many rows. Tells whether rows are left.
+    fn fill(&mut self, rows_max: usize) -> Result<bool, SqlError> {
+        self.read(rows_max)?;
+        self.write(self.read.len())?;
         Ok(self.rest.is_some())
     }
 
@@ -135,13 +172,6 @@ impl Stepped {
     }
 }
 
-fn table_of(build: &Build) -> u32 {
-    match build {
-        Build::Index { table, .. } => *table,
-        Build::PrimaryKey { frozen, .. } => frozen.id,
-    }
-}
-
 type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// The entries in index `i`, and those that the rows of `t` imply.
@@ -151,10 +181,14 @@ fn entries(database: &Arc<Database>) -> (Entries, Entries) {
         let table = catalog.require("t")?;
         let mut deferred = gannet_engine::Deferred::new();
         let mut all = |storage: TableId| -> Result<Entries, Failure> {
-            let ascending = Direction::Ascending;
-            let page = deferred.scan(coordinator, storage, &whole(), ascending, 10_000)?;
-            assert!(page.rest.is_none(), "a test's table is small");
-            Ok(page.rows.into_iter().collect())
+            let (mut rest, mut rows) = (Some(whole()), Entries::new());
+            while let Some(range) = rest {
+                let ascending = Direction::Ascending;
+                let page = deferred.scan(coordinator, storage, &range, ascending, 1_000)?;
+                rows.extend(page.rows);
+                rest = page.rest;
+            }
+            Ok(rows)
         };
         let rows = all(table.rows())?;
         let Some(index) = table.indexes.iter().find(|index| index.name == "i") else {
@@ -279,6 +313,76 @@ fn a_duplicate_fails_its_writer_or_the_build() {
     }
 }
 
+/// Rows of two chunks.
+const MANY: i32 = 70_000;
+
+#[test]
+fn all_workers_fill_a_large_table_while_others_change_it() {
+    let database = database_with(2);
+    let mut session = database.session("definer");
+    run(&mut session, "CREATE TABLE t (id INT NOT NULL, u INT, v INT)").unwrap();
+    let rows = format!("SELECT i, i * 7919 % 1000003, i FROM generate_series(1, {MANY}) i");
+    run(&mut session, &format!("INSERT INTO t {rows}")).unwrap();
+    let build = "ALTER TABLE t ADD PRIMARY KEY (id)";
+    run(&mut session, "UPDATE t SET id = 5 WHERE v = 60000").unwrap();
+    let error = run(&mut session, build).unwrap_err();
+    let detail = error.detail.as_deref();
+    assert_eq!((error.code, detail), ("23505", Some("Key (id)=(5) is duplicated.")));
+    run(&mut session, "UPDATE t SET id = 60000 WHERE v = 60000").unwrap();
+    run(&mut session, build).unwrap();
+    let sums = format!("SELECT count(*), sum(id) = {MANY}::BIGINT * ({MANY} + 1) / 2 FROM t");
+    let whole = [[Value::Integer(MANY.into()), Value::Boolean(true)]];
+    assert_eq!(numbers(&mut session, &sums), whole);
+    for build in BUILDS {
+        let is_built = Arc::new(AtomicBool::new(false));
+        let (writers, stop) = (Arc::clone(&database), Arc::clone(&is_built));
+        let changes = std::thread::spawn(move || {
+            let mut session = writers.session("writer");
+            let mut count = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let id = 1 + count * 37 % (MANY - 1);
+                run(&mut session, &format!("DELETE FROM t WHERE id = {id}")).unwrap();
+                let row = format!("({id}, {}, 0)", -count - 1);
+                run(&mut session, &format!("INSERT INTO t VALUES {row}")).unwrap();
+                let moved = format!("UPDATE t SET u = u + 2000000 WHERE id = {}", id + 1);
+                run(&mut session, &moved).unwrap();
+                count += 1;
+            }
+            count
+        });
+        let built = run(&mut session, build);
+        is_built.store(true, Ordering::Relaxed);
+        assert!(changes.join().unwrap() > 0);
+        built.unwrap();
+        let (found, wanted) = entries(&database);
+        assert!(found == wanted && found.len() == MANY as usize, "{build}");
+        run(&mut session, "ALTER TABLE t DROP CONSTRAINT IF EXISTS i").unwrap();
+        run(&mut session, "DROP INDEX IF EXISTS i").unwrap();
+    }
+}
+
+#[test]
+fn rows_that_fit_no_transaction_together_get_another_primary_key() {
+    let options = ClusterOptions {
+        nodes: 1,
+        replicas: 1,
+        threads: 1,
+        partitions: 1,
+        memory_limit_bytes: Some(256 << 20),
+        ..ClusterOptions::default()
+    };
+    let database = Database::open(Arc::new(Cluster::open(options).unwrap())).unwrap();
+    let mut session = database.session("definer");
+    run(&mut session, "CREATE TABLE t (id INT NOT NULL, v TEXT)").unwrap();
+    for id in 0..80 {
+        let row = format!("INSERT INTO t VALUES ({id}, repeat('{}', 90000))", "long text ");
+        run(&mut session, &row).unwrap();
+    }
+    run(&mut session, "ALTER TABLE t ADD PRIMARY KEY (id)").unwrap();
+    let found = numbers(&mut session, "SELECT count(*), sum(length(v)) FROM t WHERE id < 80");
+    assert_eq!(found, [[Value::Integer(80), Value::Integer(80 * 900_000)]]);
+}
+
 /// The first column of a table, and a build of each kind.
 const KINDS: [(&str, &str); 4] = [
     ("id INT PRIMARY KEY", "CREATE INDEX i ON t (u)"),
@@ -307,7 +411,8 @@ const CHANGES: [&str; 14] = [
 
 #[derive(Clone, Debug)]
 enum Step {
-    Fill(usize),
+    Read(usize),
+    Write(usize),
     /// Statements; several are one transaction.
     Change(Vec<String>),
 }
@@ -332,7 +437,8 @@ fn change() -> impl Strategy<Value = String> {
 
 fn steps() -> impl Strategy<Value = (usize, Vec<u32>, Vec<Step>)> {
     let step = prop_oneof![
-        2 => (1..4_usize).prop_map(Step::Fill),
+        2 => (1..4_usize).prop_map(Step::Read),
+        2 => (1..4_usize).prop_map(Step::Write),
         3 => change().prop_map(|change| Step::Change(vec![change])),
         1 => proptest::collection::vec(change(), 2..4).prop_map(Step::Change),
     ];
@@ -372,7 +478,8 @@ fn build_beside(
     let mut filled = Ok(());
     for step in steps {
         match step {
-            Step::Fill(rows_max) => filled = stepped.fill(rows_max).map(|_| ()),
+            Step::Read(rows_max) => filled = stepped.read(rows_max),
+            Step::Write(rows_max) => filled = stepped.write(rows_max),
             Step::Change(mut statements) => {
                 if statements.len() > 1 {
                     statements.insert(0, "BEGIN".to_owned());

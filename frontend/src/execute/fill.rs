@@ -1,0 +1,288 @@
+//! Filling what is built online: the entries of an index, or the rows of a table under their new primary key.
+//!
+//! ```text
+//! read    the rows of a chunk of the table, page by page: of each its primary key and its future key
+//! divide  the chunk into shares, one for each partition of the future keys
+//! write   each share by one worker of the node, in the order of its keys, in transactions that read their rows again
+//! ```
+//! Workers that write to different partitions lock no bucket that another one wants, and keys that come in their order find the leaves of the
+//! index in the processor's cache. The statement's own coroutine reads, and writes while there are shares enough (`sharing`).
+//!
+//! *Invariant*: a row is written by a transaction that has read it.
+//!
+//! *Not here*: what is declared before, and what follows (`online`); builds inside BEGIN (`build`).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use gannet_engine::{Coordinator, Direction, KeyRange, TableKey};
+
+use crate::catalog::{Catalog, Index, Table, table_key};
+use crate::encoding::row::{Wanted, decode};
+use crate::error::{Failure, SqlError};
+use crate::execute::build::{KeyedRows, add_entries, add_rows};
+use crate::execute::changes::{Build, changed_meanwhile};
+use crate::execute::scan::whole;
+use crate::execute::sharing::{Sharing, Work};
+use crate::execute::transaction::alone;
+use crate::execute::{Context, Resources, Row, Transaction};
+use crate::memory::{Budget, Charge};
+
+/// Pages of a share, on average.
+const SHARE_PAGES: usize = 4;
+/// Most pages of a chunk.
+const CHUNK_PAGES_MAX: usize = 64;
+/// A chunk ends with the page at which it has so many bytes.
+const CHUNK_BYTES: usize = 16 << 20;
+/// The same, as a part of the memory that a statement may keep.
+const CHUNK_PART: usize = 8;
+/// A page ends with the row at which it has so many bytes: one transaction writes them.
+const PAGE_BYTES: usize = 1 << 20;
+/// The next chunk is read while there are at most so many shares for each helper, and so many in all.
+const SHARES_PER_HELPER: usize = 4;
+const SHARES_LEFT_MAX: usize = 16;
+
+/// A row that is to be written: its future key, where that lies, and its present primary key.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Placed {
+    partition: u16,
+    key: Vec<u8>,
+    pub(super) primary: Vec<u8>,
+    /// Bytes of the row.
+    row_bytes: usize,
+}
+
+impl Placed {
+    /// Memory that it takes.
+    fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.key.len() + self.primary.len()
+    }
+}
+
+/// Rows whose future keys lie in one partition.
+#[derive(Default)]
+struct Share {
+    rows: VecDeque<Placed>,
+    is_sorted: bool,
+    charge: Charge,
+}
+
+impl Share {
+    fn add(&mut self, row: Placed, budget: &Arc<Budget>) -> Result<(), SqlError> {
+        self.charge.add(budget, row.memory_bytes())?;
+        self.rows.push_back(row);
+        Ok(())
+    }
+
+    /// How many of its rows make a page of at most so many.
+    fn page(&self, rows_max: usize) -> usize {
+        let mut bytes = 0;
+        let fit = self.rows.iter().take(rows_max).take_while(|row| {
+            let is_short = bytes < PAGE_BYTES;
+            bytes += row.row_bytes;
+            is_short
+        });
+        fit.count()
+    }
+}
+
+/// Fills the index or the storage.
+///
+/// # Errors
+/// SQLSTATE 23505 for keys that are not unique, 23502 for a new primary key that is NULL; that of another definition that changes the table.
+pub(super) fn fill(
+    build: &Build,
+    coordinator: &mut Coordinator<'_>,
+    resources: &Resources,
+) -> Result<(), Failure> {
+    let sharing = Sharing::new(Filling::new(build, resources)?, resources);
+    let _ended = sharing.ended();
+    let (mut rest, mut is_large) = (Some(whole()), false);
+    loop {
+        if let Some(range) = rest.take_if(|_| is_short(sharing.waiting())) {
+            let (shares, left) = sharing.work.read_chunk(range, coordinator, resources)?;
+            sharing.add(shares);
+            is_large |= left.is_some();
+            if is_large {
+                sharing.ask_for_help(coordinator, resources);
+            }
+            rest = left;
+        } else if !sharing.go_on(coordinator, resources)? && rest.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+/// Whether the next chunk is to be read while so many shares wait for so many helpers.
+fn is_short((shares, helpers): (usize, usize)) -> bool {
+    shares <= (helpers * SHARES_PER_HELPER).min(SHARES_LEFT_MAX)
+}
+
+/// What is filled, and the catalog in which it is declared.
+struct Filling {
+    build: Build,
+    catalog: Arc<Catalog>,
+}
+
+impl Filling {
+    fn new(build: &Build, resources: &Resources) -> Result<Self, Failure> {
+        let catalog = resources.database.catalog();
+        let filling = Self { build: build.clone(), catalog };
+        filling.table()?;
+        Ok(filling)
+    }
+
+    fn table(&self) -> Result<&Table, Failure> {
+        let table = self.catalog.table_numbered(self.build.table());
+        Ok(table.ok_or_else(changed_meanwhile)?)
+    }
+
+    /// Reads the first rows of a range; the rest of it.
+    fn read_chunk(
+        &self,
+        range: KeyRange,
+        coordinator: &mut Coordinator<'_>,
+        resources: &Resources,
+    ) -> Result<(impl Iterator<Item = Share> + use<>, Option<KeyRange>), Failure> {
+        let (database, budget) = (&resources.database, &resources.facts.budget);
+        let partitions = database.cluster.configuration().partitioning.count();
+        let pages = (SHARE_PAGES * partitions).min(CHUNK_PAGES_MAX);
+        let rows_max = pages * database.built_rows;
+        let bytes_max = CHUNK_BYTES.min(budget.share(0) / CHUNK_PART);
+        let mut shares: BTreeMap<u16, Share> = BTreeMap::new();
+        let (mut rest, mut rows, mut bytes) = (Some(range), 0, 0);
+        while let Some(range) =
+            rest.take_if(|_| rows == 0 || (rows < rows_max && bytes < bytes_max))
+        {
+            let begin = |_| self.begin();
+            let (placed, left) = alone(coordinator, resources, begin, |context| {
+                read_page(&self.build, self.table()?, (&range, page_rows(context)), context)
+            })?;
+            rows += placed.len();
+            for row in placed {
+                bytes += row.memory_bytes();
+                shares.entry(row.partition).or_default().add(row, budget)?;
+            }
+            rest = left;
+        }
+        Ok((shares.into_values(), rest))
+    }
+}
+
+impl Work for Filling {
+    type Share = Share;
+
+    fn is_done(share: &Share) -> bool {
+        share.rows.is_empty()
+    }
+
+    fn begin(&self) -> Transaction {
+        Transaction::part_of(Arc::clone(&self.catalog))
+    }
+
+    fn go_on(
+        &self,
+        share: &mut Share,
+        coordinator: &mut Coordinator<'_>,
+        resources: &Resources,
+    ) -> Result<(), Failure> {
+        if !std::mem::replace(&mut share.is_sorted, true) {
+            share.rows.make_contiguous().sort_unstable();
+        }
+        let begin = |_| self.begin();
+        let written = alone(coordinator, resources, begin, |context| {
+            let rows = share.page(page_rows(context));
+            let primaries = share.rows.iter().take(rows).map(|row| &row.primary[..]);
+            let primaries: Vec<&[u8]> = primaries.collect();
+            write_page(&self.build, self.table()?, &primaries, context)?;
+            Ok(rows)
+        })?;
+        share.rows.drain(..written);
+        Ok(())
+    }
+}
+
+/// Rows of a page: under contention smaller pages get through.
+fn page_rows(context: &Context<'_, '_>) -> usize {
+    (context.resources.database.built_rows >> (context.attempt - 1).min(6)).max(1)
+}
+
+/// Where the first rows of a range, at most `rows_max`, will be. Returns the rest of the range, too.
+pub(super) fn read_page(
+    build: &Build,
+    table: &Table,
+    (range, rows_max): (&KeyRange, usize),
+    context: &mut Context<'_, '_>,
+) -> Result<(Vec<Placed>, Option<KeyRange>), Failure> {
+    depend_on(table, context)?;
+    let (target, missing) = (Target::of(build, table)?, table.missing_values()?);
+    let page = context.scan(table.rows(), range, Direction::Ascending, rows_max)?;
+    let configuration = context.resources.database.cluster.configuration();
+    let placed = |(primary, bytes): (&[u8], &[u8])| {
+        let key = target.key(&decode(bytes, &Wanted::All, &missing)?, primary);
+        let partition = configuration.partition_of_row(&key);
+        Ok(Placed { partition, key, primary: primary.to_vec(), row_bytes: bytes.len() })
+    };
+    let placed: Result<_, SqlError> = page.rows.iter().map(placed).collect();
+    Ok((placed?, page.rest))
+}
+
+/// Writes those of some rows, named by their primary keys, that are still there.
+pub(super) fn write_page(
+    build: &Build,
+    table: &Table,
+    primaries: &[&[u8]],
+    context: &mut Context<'_, '_>,
+) -> Result<(), Failure> {
+    depend_on(table, context)?;
+    let keys: Vec<TableKey> = primaries.iter().map(|primary| table.row_key(primary)).collect();
+    let values = context.get_many(&keys)?;
+    let missing = table.missing_values()?;
+    let there = primaries.iter().zip(values).filter_map(|(primary, value)| Some((primary, value?)));
+    let rows: Result<KeyedRows, SqlError> = there
+        .map(|(primary, value)| Ok((primary.to_vec(), decode(&value, &Wanted::All, &missing)?)))
+        .collect();
+    match Target::of(build, table)? {
+        Target::Index(index) => add_entries(table, index, rows?, context),
+        Target::Rebuilt(rebuilt) => add_rows(rebuilt, rows?, context),
+    }
+}
+
+/// What is filled.
+enum Target<'t> {
+    Index(&'t Index),
+    /// The table with its new primary key.
+    Rebuilt(&'t Table),
+}
+
+impl<'t> Target<'t> {
+    fn of(build: &'t Build, table: &'t Table) -> Result<Self, SqlError> {
+        match build {
+            Build::PrimaryKey { rebuilt, .. } => Ok(Self::Rebuilt(rebuilt)),
+            Build::Index { index, .. } => {
+                let found = table.indexes.iter().find(|other| other.id == *index);
+                found.map(Self::Index).ok_or_else(changed_meanwhile)
+            }
+        }
+    }
+
+    /// The future key of a row.
+    fn key(&self, row: &Row, primary: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Index(index) => index.entry(row, primary).0.key,
+            Self::Rebuilt(rebuilt) => rebuilt.primary_bytes(row, None),
+        }
+    }
+}
+
+/// Makes the transaction fail if the table differs from its declaration, or will when the transaction commits.
+fn depend_on(table: &Table, context: &mut Context<'_, '_>) -> Result<(), Failure> {
+    let key = table_key(table.id);
+    let catalog_table = context.resources.database.catalog_table;
+    let deferred = &mut context.transaction.deferred;
+    let found =
+        deferred.get_many(context.coordinator, catalog_table, std::slice::from_ref(&key))?;
+    let found = found.into_iter().next().flatten();
+    let same = found.and_then(|bytes| serde_json::from_slice::<Table>(&bytes).ok());
+    if same.as_ref() == Some(table) { Ok(()) } else { Err(changed_meanwhile().into()) }
+}

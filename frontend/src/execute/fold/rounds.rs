@@ -1,0 +1,122 @@
+//! The answers of the primaries to a program, part by part of a table.
+//!
+//! Workers of the statement's node share a large table (`shares`).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gannet_engine::{Abort, Conflict, FoldRest, TableId};
+
+use crate::error::Failure;
+use crate::execute::Context;
+use crate::execute::fold::shares::{Next, Shares};
+
+/// Rounds of a fold before other workers help: the table is large.
+const ROUNDS_ALONE: usize = 2;
+/// How long a statement waits for its helpers before it looks again.
+const HELPER_WAIT: Duration = Duration::from_micros(20);
+/// How long helpers may answer nothing.
+const HELPER_SILENCE_NS: u64 = 2_000_000_000;
+
+/// What comes next of a fold.
+pub(in crate::execute) enum Answer {
+    /// The result of a part of the table.
+    Part(Vec<u8>),
+    /// A primary does not know the program.
+    Unknown,
+    /// Everything is folded.
+    End,
+}
+
+/// A fold that goes on.
+pub(in crate::execute) struct Rounds {
+    table: TableId,
+    program: Arc<[u8]>,
+    /// What is left that the statement folds itself.
+    rest: FoldRest,
+    rounds: usize,
+    /// Of a large table, what is left for the statement and its helpers.
+    shares: Option<Shares>,
+    /// Since when it has waited for helpers.
+    waits_since_ns: Option<u64>,
+    /// Answers that were not taken yet.
+    waiting: VecDeque<Vec<u8>>,
+}
+
+impl Rounds {
+    /// Of a whole table.
+    pub(in crate::execute) fn new(table: TableId, program: Vec<u8>) -> Self {
+        Self {
+            table,
+            program: program.into(),
+            rest: FoldRest::whole(),
+            rounds: 0,
+            shares: None,
+            waits_since_ns: None,
+            waiting: VecDeque::new(),
+        }
+    }
+
+    /// The next answer.
+    pub(in crate::execute) fn next(
+        &mut self,
+        context: &mut Context<'_, '_>,
+    ) -> Result<Answer, Failure> {
+        loop {
+            if let Some(answer) = self.waiting.pop_front() {
+                return Ok(Answer::Part(answer));
+            }
+            let next = match &self.shares {
+                Some(shares) => shares.next(!self.rest.is_empty()),
+                None if self.rest.is_empty() => Next::End,
+                None => Next::GoOn,
+            };
+            let answers = match next {
+                Next::Round(round) => {
+                    self.waits_since_ns = None;
+                    context.adopt_fold(self.table, round)?
+                }
+                Next::GoOn => self.go_on(context)?,
+                Next::Share(share) => {
+                    self.rest = share;
+                    continue;
+                }
+                Next::Wait => {
+                    self.wait(context)?;
+                    continue;
+                }
+                Next::End => return Ok(Answer::End),
+            };
+            match answers {
+                Some(answers) => self.waiting.extend(answers),
+                None => return Ok(Answer::Unknown),
+            }
+        }
+    }
+
+    /// Folds a part itself.
+    fn go_on(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Vec<u8>>>, Failure> {
+        self.rounds += 1;
+        let answers = context.fold(self.table, &self.program, &mut self.rest)?;
+        let goes_on = answers.is_some() && !self.rest.is_empty();
+        if self.shares.is_none() && self.rounds == ROUNDS_ALONE && goes_on {
+            let at = (&*context.resources.database.cluster, context.coordinator.node());
+            self.shares = Some(Shares::new(at, self.table, &self.program, &self.rest));
+            self.rest = FoldRest::nothing();
+        }
+        Ok(answers)
+    }
+
+    /// Waits for helpers. A helper may wait for a silent node for ever: then the statement is run again, and waits for that node itself, as
+    /// others that need it do.
+    fn wait(&mut self, context: &mut Context<'_, '_>) -> Result<(), Failure> {
+        context.check_cancel()?;
+        let since_ns = *self.waits_since_ns.get_or_insert(context.coordinator.now_ns());
+        if context.coordinator.now_ns().saturating_sub(since_ns) > HELPER_SILENCE_NS {
+            return Err(Abort::from(Conflict::Reconfigured).into());
+        }
+        context.wait(HELPER_WAIT);
+        Ok(())
+    }
+}

@@ -1,0 +1,260 @@
+//! COPY ... FROM STDIN: the client's data as batches of rows.
+//!
+//! ```text
+//! data ─► rows ─► batch ─┬─► a transaction of its own, or a part of the session's
+//!                        └─► workers share it, if nobody else knows the table; the session goes on reading meanwhile
+//! ```
+//!
+//! *Not here*: data as rows (`execute/copy`), and shares of a batch (`execute/copy_fill`).
+
+use std::sync::Arc;
+
+use gannet_engine::Coordinator;
+
+use crate::catalog::Table;
+use crate::error::SqlError;
+use crate::execute::copy::{BATCH_ROWS, Reader, next_batch_rows};
+use crate::execute::copy_fill::{self, SHARED_ROWS, is_shared};
+use crate::execute::transaction::alone;
+use crate::execute::{self, Beyond, Context, Gathering, Resources, Row, Transaction};
+use crate::plan::statement::{Command, Prepared};
+use crate::plan::{Plan, PlanKind};
+use crate::session::run::errors::{catalog_changes, current, error_of, no_copy, unknown};
+use crate::session::run::{CATALOGS_MAX, Started};
+use crate::session::{Session, TransactionStatus};
+
+/// Bytes of COPY that become rows at a time; the rows take many times as much memory.
+const COPY_PART_BYTES: usize = 64 << 10;
+/// Bytes of COPY that make a batch which workers share, however few rows they are.
+const SHARED_BYTES: usize = 1 << 20;
+
+/// A COPY FROM in progress.
+pub(in crate::session) struct CopyIn {
+    sql: String,
+    insert: Arc<Plan>,
+    reader: Reader,
+    rows: Vec<Row>,
+    /// Bytes that have come since the last batch.
+    bytes: usize,
+    begun: Option<SharedBatch>,
+    /// Whether the session has begun to wait for a batch, and was interrupted.
+    is_lost: bool,
+    /// Rows of the next batch.
+    batch_rows: usize,
+    count: u64,
+}
+
+/// A batch of COPY that workers insert.
+struct SharedBatch {
+    started: Started<Result<(), SqlError>>,
+    /// Its rows.
+    count: u64,
+}
+
+impl CopyIn {
+    /// A COPY whose rows `insert`, the plan of `sql`, inserts.
+    pub(in crate::session) fn new(sql: String, insert: Arc<Plan>, reader: Reader) -> Self {
+        let (rows, batch_rows) = (Vec::new(), BATCH_ROWS);
+        let (begun, is_lost) = (None, false);
+        Self { sql, insert, reader, rows, bytes: 0, begun, is_lost, batch_rows, count: 0 }
+    }
+
+    /// Whether workers may insert rows now.
+    pub(in crate::session) fn has_begun(&self) -> bool {
+        self.begun.is_some() || self.is_lost
+    }
+}
+
+impl Session {
+    /// Takes data of a COPY.
+    pub(in crate::session) async fn copy_chunk(&mut self, chunk: &[u8]) -> Result<u64, SqlError> {
+        for part in chunk.chunks(COPY_PART_BYTES) {
+            // Yields to other sessions.
+            tokio::task::consume_budget().await;
+            let copy = self.copy.as_mut().ok_or_else(no_copy)?;
+            let rows = copy.reader.read(part)?;
+            copy.rows.extend(rows);
+            copy.bytes += part.len();
+            while self.has_batch() {
+                self.copy_batch().await?;
+            }
+        }
+        Ok(self.copy.as_ref().map_or(0, |copy| copy.count))
+    }
+
+    /// Whether the rows that have come make a batch.
+    fn has_batch(&self) -> bool {
+        let Some(copy) = &self.copy else { return false };
+        let rows = copy.rows.len();
+        match self.shares_copy() {
+            true => rows >= SHARED_ROWS || (rows > 0 && copy.bytes >= SHARED_BYTES),
+            false => rows >= BATCH_ROWS,
+        }
+    }
+
+    /// Whether workers share the batches of the COPY.
+    fn shares_copy(&self) -> bool {
+        self.copied_table()
+            .is_some_and(|table| self.fills(table) && is_shared(table, &self.database))
+    }
+
+    fn copied_table(&self) -> Option<&Table> {
+        match &self.copy.as_ref()?.insert.kind {
+            PlanKind::Insert(insert) => Some(&insert.rules.table),
+            _ => None,
+        }
+    }
+
+    /// Whether transactions of their own may write rows of a table for the session's transaction.
+    fn fills(&self, table: &Table) -> bool {
+        self.transaction.as_ref().is_some_and(|transaction| transaction.may_fill(table))
+    }
+
+    /// Ends a COPY, and returns its command tag.
+    pub(in crate::session) async fn copy_rest(&mut self) -> Result<String, SqlError> {
+        let copy = self.copy.as_mut().ok_or_else(no_copy)?;
+        let rows = copy.reader.finish()?;
+        copy.rows.extend(rows);
+        while self.copy.as_ref().is_some_and(|copy| !copy.rows.is_empty()) {
+            self.copy_batch().await?;
+        }
+        self.end_batch().await?;
+        Ok(format!("COPY {}", self.copy.as_ref().map_or(0, |copy| copy.count)))
+    }
+
+    /// Ends a COPY after an error. One of rows that came before comes first.
+    pub(in crate::session) async fn copy_failed(&mut self, error: SqlError) -> SqlError {
+        let error = self.end_batch().await.err().unwrap_or(error);
+        let error = self.copied_so_far(error);
+        self.copy = None;
+        error
+    }
+
+    /// Adds to an error of COPY which rows are in the table.
+    fn copied_so_far(&self, error: SqlError) -> SqlError {
+        let count = self.copy.as_ref().map_or(0, |copy| copy.count);
+        if self.status != TransactionStatus::Idle || error.hint.is_some() || count == 0 {
+            return error;
+        }
+        let hint = format!(
+            "COPY outside a transaction commits up to {BATCH_ROWS} rows at a time: the first {count} rows are in the table"
+        );
+        error.with_hint(hint)
+    }
+
+    async fn copy_batch(&mut self) -> Result<(), SqlError> {
+        let copy = self.copy.as_mut().ok_or_else(no_copy)?;
+        copy.bytes = 0;
+        // Fewer rows are one transaction.
+        let are_many = copy.rows.len() > BATCH_ROWS;
+        self.end_batch().await?;
+        if are_many && self.shares_copy() {
+            return self.copy_shared().await;
+        }
+        let copy = self.copy.as_mut().ok_or_else(no_copy)?;
+        let count = copy.rows.len().min(BATCH_ROWS);
+        let batch: Arc<Vec<Row>> = Arc::new(copy.rows.drain(..count).collect());
+        let sql = copy.sql.clone();
+        let (mut first, mut catalogs) = (0, 0);
+        while first < count {
+            let plan = Arc::clone(&self.copy.as_ref().ok_or_else(no_copy)?.insert);
+            let inserted = self.copy_rows(plan, Arc::clone(&batch), first).await?;
+            let copy = self.copy.as_mut().ok_or_else(no_copy)?;
+            if let Some((inserted, attempt)) = inserted {
+                first += inserted;
+                copy.count += inserted as u64;
+                copy.batch_rows = next_batch_rows(copy.batch_rows, attempt > 1);
+                continue;
+            }
+            catalogs += 1;
+            if catalogs == CATALOGS_MAX {
+                return Err(catalog_changes());
+            }
+            self.reload().await?;
+            let prepared = self.plan(&sql, &[]).await?;
+            let copy = self.copy.as_mut().ok_or_else(no_copy)?;
+            if let Some(Prepared::Command(command)) = prepared
+                && let Command::CopyIn { insert, .. } = &*command
+            {
+                copy.insert = Arc::clone(insert);
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins to insert all rows that have come, in a table that only the session's transaction knows.
+    async fn copy_shared(&mut self) -> Result<(), SqlError> {
+        let copy = self.copy.as_mut().ok_or_else(no_copy)?;
+        let (plan, rows) = (Arc::clone(&copy.insert), std::mem::take(&mut copy.rows));
+        let count = rows.len() as u64;
+        let resources = self.resources(&plan.catalog);
+        let job = move |coordinator: &mut Coordinator<'_>, resources: &Resources| {
+            copy_fill::fill(&plan, &rows, coordinator, resources).map_err(error_of)
+        };
+        let started = self.start(None, resources, job)?;
+        self.copy.as_mut().ok_or_else(no_copy)?.begun = Some(SharedBatch { started, count });
+        Ok(())
+    }
+
+    /// Waits for the batch that workers share.
+    async fn end_batch(&mut self) -> Result<(), SqlError> {
+        let Some(copy) = &mut self.copy else { return Ok(()) };
+        if copy.is_lost {
+            return Err(unknown());
+        }
+        let Some(SharedBatch { started, count }) = copy.begun.take() else { return Ok(()) };
+        copy.is_lost = true;
+        let ended = started.end(&self.cancel, &self.database.cluster).await;
+        self.copy.as_mut().ok_or_else(no_copy)?.is_lost = false;
+        let (resources, inserted) = ended?;
+        self.resources = Some(resources);
+        inserted.map_err(|error| self.located(error))?;
+        self.copy.as_mut().ok_or_else(no_copy)?.count += count;
+        Ok(())
+    }
+
+    /// Ends a COPY, without waiting for workers that insert some of its rows.
+    pub(in crate::session) fn give_up_copy(&mut self) {
+        if let Some(batch) = self.copy.take().and_then(|copy| copy.begun) {
+            // Its rows go with the table, however far it has come.
+            let _ = batch.started.cancellation.cancel();
+        }
+    }
+
+    /// Inserts rows of a batch from `first` on, and returns their number and that of the attempt; None if the catalog has changed.
+    ///
+    /// They are a transaction of their own outside of one, and where the session's transaction has just created the table.
+    async fn copy_rows(
+        &mut self,
+        plan: Arc<Plan>,
+        batch: Arc<Vec<Row>>,
+        first: usize,
+    ) -> Result<Option<(usize, u32)>, SqlError> {
+        let PlanKind::Insert(insert) = &plan.kind else { return Err(no_copy()) };
+        let rows_max = self.copy.as_ref().map_or(BATCH_ROWS, |copy| copy.batch_rows);
+        let resources = self.resources(&plan.catalog);
+        let fills = self.fills(&insert.rules.table);
+        let insert = move |context: &mut Context<'_, '_>| {
+            let PlanKind::Insert(insert) = &plan.kind else { return Err(no_copy().into()) };
+            // Under contention smaller batches get through. The second attempt tells duplicates.
+            let rows = &batch[first..batch.len().min(first + rows_max)];
+            let fewer = context.attempt.saturating_sub(2).min(6);
+            let rows = &rows[..(rows.len() >> fewer).max(1)];
+            let returned = &mut Gathering::new(&Beyond::Refused);
+            let inserted = execute::insert_rows(insert, rows, returned, context);
+            context.checked(inserted).map(|_| (rows.len(), context.attempt))
+        };
+        if self.transaction.is_some() && !fills {
+            return self.run_inside(None, resources, insert).await;
+        }
+        let job = move |coordinator: &mut Coordinator<'_>, resources: &Resources| {
+            let begin = |_| match fills {
+                true => Transaction::part_of(Arc::clone(&resources.facts.catalog)),
+                false => Transaction::new(),
+            };
+            current(alone(coordinator, resources, begin, insert))
+        };
+        let inserted = self.spawn(None, resources, job).await?;
+        inserted.map_err(|error| self.located(error))
+    }
+}
