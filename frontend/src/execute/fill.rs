@@ -38,9 +38,6 @@ const CHUNK_BYTES: usize = 16 << 20;
 const CHUNK_PART: usize = 8;
 /// A page ends with the row at which it has so many bytes: one transaction writes them.
 const PAGE_BYTES: usize = 1 << 20;
-/// The next chunk is read while there are at most so many shares for each helper, and so many in all.
-const SHARES_PER_HELPER: usize = 4;
-const SHARES_LEFT_MAX: usize = 16;
 
 /// A row that is to be written: its future key, where that lies, and its present primary key.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -99,7 +96,7 @@ pub(super) fn fill(
     let _ended = sharing.ended();
     let (mut rest, mut is_large) = (Some(whole()), false);
     loop {
-        if let Some(range) = rest.take_if(|_| is_short(sharing.waiting())) {
+        if let Some(range) = rest.take_if(|_| sharing.is_short()) {
             let (shares, left) = sharing.work.read_chunk(range, coordinator, resources)?;
             sharing.add(shares);
             is_large |= left.is_some();
@@ -111,11 +108,6 @@ pub(super) fn fill(
             return Ok(());
         }
     }
-}
-
-/// Whether the next chunk is to be read while so many shares wait for so many helpers.
-fn is_short((shares, helpers): (usize, usize)) -> bool {
-    shares <= (helpers * SHARES_PER_HELPER).min(SHARES_LEFT_MAX)
 }
 
 /// What is filled, and the catalog in which it is declared.

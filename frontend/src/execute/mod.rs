@@ -12,7 +12,8 @@
 //! build  online  fill                  rows and indexes that definitions concern
 //! storages                             the engine's tables with rows and index entries
 //! unfinished                           builds and storages of nodes that were lost
-//! copy  copy_fill                      COPY
+//! copy                                 COPY
+//! load                                 COPY and INSERT ... SELECT into tables that no other transaction knows
 //! sharing                              work that the workers of a node share
 //! touched                              tables that conflicts name
 //! ```
@@ -29,7 +30,6 @@ mod build;
 mod changes;
 mod context;
 pub(crate) mod copy;
-pub(crate) mod copy_fill;
 pub(crate) mod define;
 mod distinct;
 mod fill;
@@ -37,6 +37,7 @@ mod filtered;
 mod fold;
 mod gather;
 mod join;
+pub(crate) mod load;
 pub(crate) mod online;
 mod operator;
 mod pace;

@@ -87,7 +87,12 @@ mod tests {
             (format!("SELECT count(*) FROM {series} i JOIN {series} j ON i = j"), None),
             (format!("SELECT count(*) FROM (SELECT DISTINCT i FROM {series} i) AS q"), None),
             (format!("SELECT 0 IN (SELECT i FROM {series} i)"), None),
-            (format!("INSERT INTO t SELECT i FROM {series} i"), None),
+            (
+                format!(
+                    "INSERT INTO t SELECT i FROM {series} i WHERE (SELECT max(i) FROM t) IS NULL"
+                ),
+                None,
+            ),
         ] {
             let before = database.memory.disposals();
             let result = block_on(session.execute(&statement));

@@ -9,7 +9,7 @@
 //! *Invariants*: a share that a worker gives up goes to another one. Nothing is left when no share waits or is taken. A cancellation of the
 //! statement ends its helpers, and the silence of a node that they wait for is the statement's.
 //!
-//! *Not here*: what shares are (`fill`, `copy_fill`).
+//! *Not here*: what shares are (`fill`, `load`).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,6 +22,9 @@ use crate::execute::{Context, Resources, Transaction};
 
 /// How long the statement waits for helpers before it looks again.
 const LOOK: Duration = Duration::from_micros(200);
+/// The next shares are made while there are at most so many for each helper, and so many in all.
+const SHARES_PER_HELPER: usize = 4;
+const SHARES_LEFT_MAX: usize = 16;
 
 /// What is shared.
 pub(super) trait Work: Send + Sync + Sized + 'static {
@@ -86,10 +89,17 @@ impl<W: Work> Sharing<W> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many shares wait, and how many helpers there are.
-    pub(super) fn waiting(&self) -> (usize, usize) {
+    /// Whether the next shares are to be made while helpers do those that wait.
+    pub(super) fn is_short(&self) -> bool {
         let state = self.lock();
-        (state.shares.len(), state.helps.iter().filter(|helps| **helps).count())
+        let helpers = state.helps.iter().filter(|helps| **helps).count();
+        state.shares.len() <= (helpers * SHARES_PER_HELPER).min(SHARES_LEFT_MAX)
+    }
+
+    /// Whether no share waits or is taken.
+    pub(super) fn is_idle(&self) -> bool {
+        let state = self.lock();
+        state.shares.is_empty() && state.taken == 0
     }
 
     pub(super) fn add(&self, shares: impl IntoIterator<Item = W::Share>) {

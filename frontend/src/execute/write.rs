@@ -11,6 +11,7 @@
 //! *Not here*: the choice of rows (`scan`), and the expressions of new values (`plan/write`).
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use gannet_engine::{Abort, Conflict, TableKey};
 use gannet_rules::rule;
@@ -20,6 +21,8 @@ use crate::encoding::row::{Wanted, decode, encode};
 use crate::error::{Failure, SqlError};
 use crate::execute::context::row_bytes;
 use crate::execute::gather::Gathering;
+use crate::execute::load::load_query;
+use crate::execute::operator::{Operator, open};
 use crate::execute::{BATCH_ROWS, Context, Row};
 use crate::expression::Expression;
 use crate::memory::Charge;
@@ -35,7 +38,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    fn new(table: &Table, row: Row, primary: Vec<u8>) -> Self {
+    pub(super) fn new(table: &Table, row: Row, primary: Vec<u8>) -> Self {
         let mut keys = Vec::with_capacity(1 + table.indexes.len());
         keys.push((table.row_key(&primary), encode(&row)));
         for index in &table.indexes {
@@ -52,36 +55,78 @@ fn index_at(table: &Table, number: usize) -> Option<&Index> {
 
 /// Runs INSERT, and returns the number of rows. Rows of RETURNING go to `returned`.
 pub(super) fn insert(
-    insert: &Insert,
+    insert: &Arc<Insert>,
     returned: &mut Gathering<'_>,
     context: &mut Context<'_, '_>,
 ) -> Result<u64, Failure> {
-    let mut kept = Charge::default();
-    let source = context.rows(&insert.source, &mut kept)?;
-    let inserted = insert_rows(insert, &source, returned, context);
-    kept.dispose(source);
-    inserted
+    if insert.repeats || insert.reads_table {
+        let mut kept = Charge::default();
+        let source = context.rows(&insert.source, &mut kept)?;
+        let inserted = insert_rows(insert, &source, returned, context);
+        kept.dispose(source);
+        return inserted;
+    }
+    let mut source = open(&insert.source);
+    let Some(first) = source.next(context)? else { return Ok(0) };
+    let Some(second) = source.next(context)? else {
+        return insert_rows(insert, &first, returned, context);
+    };
+    let mut source = Resumed { head: [first, second].into_iter(), rest: source };
+    let is_plain = insert.conflict.is_none() && insert.returning.is_none();
+    if is_plain && context.transaction.may_fill(&insert.rules.table) {
+        return load_query(insert, &mut source, context);
+    }
+    let (mut count, mut touched) = (0, BTreeSet::new());
+    while let Some(rows) = source.next(context)? {
+        count += insert_some(insert, &rows, &mut touched, returned, context)?;
+    }
+    Ok(count)
 }
 
-/// Inserts the source's rows, which are in memory, as [`insert`] does.
+/// A source, some of whose rows have been read.
+struct Resumed<'p> {
+    head: std::array::IntoIter<Vec<Row>, 2>,
+    rest: Box<dyn Operator + 'p>,
+}
+
+impl Operator for Resumed<'_> {
+    fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
+        match self.head.next() {
+            Some(rows) => Ok(Some(rows)),
+            None => self.rest.next(context),
+        }
+    }
+}
+
+/// Inserts rows that are in memory, as [`insert`] does.
 pub(crate) fn insert_rows(
     insert: &Insert,
     source: &[Row],
     returned: &mut Gathering<'_>,
     context: &mut Context<'_, '_>,
 ) -> Result<u64, Failure> {
+    let is_first = context.commits && context.attempt == 1;
+    if is_first && insert.repeats && source.len() <= BATCH_ROWS {
+        let entries = entries_of(insert, source, context)?;
+        return Ok(insert_unread(entries, context)?.len() as u64);
+    }
+    insert_some(insert, source, &mut BTreeSet::new(), returned, context)
+}
+
+/// Inserts some of a statement's rows. `touched` are the primary keys of rows that the statement has inserted or updated; ON CONFLICT
+/// must not update those again.
+fn insert_some(
+    insert: &Insert,
+    source: &[Row],
+    touched: &mut BTreeSet<Vec<u8>>,
+    returned: &mut Gathering<'_>,
+    context: &mut Context<'_, '_>,
+) -> Result<u64, Failure> {
     let mut count = 0;
-    // Rows inserted or updated by this statement; ON CONFLICT must not update them again.
-    let mut touched = BTreeSet::new();
     for chunk in source.chunks(BATCH_ROWS) {
         context.check_cancel()?;
         let entries = entries_of(insert, chunk, context)?;
-        let is_first = context.commits && context.attempt == 1;
-        let written = if is_first && insert.repeats && source.len() <= BATCH_ROWS {
-            insert_unread(entries, context)?
-        } else {
-            insert_batch(insert, entries, &mut touched, context)?
-        };
+        let written = insert_batch(insert, entries, touched, context)?;
         count += written.len() as u64;
         for row in written {
             give_back(insert.returning.as_deref(), &row, returned, context)?;
@@ -118,7 +163,7 @@ pub(super) fn entries_of(
         let hidden = match table.primary_key {
             Some(_) => None,
             None => {
-                let database = std::sync::Arc::clone(&context.resources.database);
+                let database = Arc::clone(&context.resources.database);
                 Some(database.next_value(context.coordinator, table.hidden_counter)?)
             }
         };

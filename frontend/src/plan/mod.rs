@@ -79,7 +79,7 @@ pub(crate) struct Plan {
 #[derive(Debug)]
 pub(crate) enum PlanKind {
     Query(Node),
-    Insert(Insert),
+    Insert(Arc<Insert>),
     Update(Update),
     Delete(Delete),
     Define(define::Definition),

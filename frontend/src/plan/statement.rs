@@ -142,7 +142,7 @@ fn plan_kind(
         }
         Statement::Insert(insert) => {
             let (insert, columns) = binder.insert(insert)?;
-            Ok((PlanKind::Insert(insert), columns))
+            Ok((PlanKind::Insert(Arc::new(insert)), columns))
         }
         Statement::Update(update) => {
             let (update, columns) = binder.update(update)?;
@@ -461,7 +461,7 @@ fn copy(
     let source = Node::Values(Vec::new());
     let insert = Insert::new(rules, source, values, None, None);
     let inner = Binder::new(Arc::clone(&binder.catalog), "", Vec::new());
-    let insert = Arc::new(finished(inner, PlanKind::Insert(insert), Vec::new())?);
+    let insert = Arc::new(finished(inner, PlanKind::Insert(Arc::new(insert)), Vec::new())?);
     Ok(Command::CopyIn { insert, columns, options })
 }
 

@@ -1,8 +1,8 @@
 //! Sessions: parameters, COPY, limits, filters, cancelling, cached plans and catalogs, yielding of threads, and lost nodes.
 
 mod budget;
-mod copies;
 mod filtered;
+mod loads;
 mod lost;
 mod tokens;
 

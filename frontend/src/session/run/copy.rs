@@ -5,7 +5,7 @@
 //!                        └─► workers share it, if nobody else knows the table; the session goes on reading meanwhile
 //! ```
 //!
-//! *Not here*: data as rows (`execute/copy`), and shares of a batch (`execute/copy_fill`).
+//! *Not here*: data as rows (`execute/copy`), and shares of a batch (`execute/load`).
 
 use std::sync::Arc;
 
@@ -14,19 +14,17 @@ use gannet_engine::Coordinator;
 use crate::catalog::Table;
 use crate::error::SqlError;
 use crate::execute::copy::{BATCH_ROWS, Reader, next_batch_rows};
-use crate::execute::copy_fill::{self, SHARED_ROWS, is_shared};
+use crate::execute::load::{CHUNK_BYTES, CHUNK_ROWS, load};
 use crate::execute::transaction::alone;
 use crate::execute::{self, Beyond, Context, Gathering, Resources, Row, Transaction};
 use crate::plan::statement::{Command, Prepared};
-use crate::plan::{Plan, PlanKind};
+use crate::plan::{Insert, Plan, PlanKind};
 use crate::session::run::errors::{catalog_changes, current, error_of, no_copy, unknown};
 use crate::session::run::{CATALOGS_MAX, Started};
 use crate::session::{Session, TransactionStatus};
 
 /// Bytes of COPY that become rows at a time; the rows take many times as much memory.
 const COPY_PART_BYTES: usize = 64 << 10;
-/// Bytes of COPY that make a batch which workers share, however few rows they are.
-const SHARED_BYTES: usize = 1 << 20;
 
 /// A COPY FROM in progress.
 pub(in crate::session) struct CopyIn {
@@ -87,20 +85,20 @@ impl Session {
         let Some(copy) = &self.copy else { return false };
         let rows = copy.rows.len();
         match self.shares_copy() {
-            true => rows >= SHARED_ROWS || (rows > 0 && copy.bytes >= SHARED_BYTES),
+            true => rows >= CHUNK_ROWS || (rows > 0 && copy.bytes >= CHUNK_BYTES),
             false => rows >= BATCH_ROWS,
         }
     }
 
     /// Whether workers share the batches of the COPY.
     fn shares_copy(&self) -> bool {
-        self.copied_table()
-            .is_some_and(|table| self.fills(table) && is_shared(table, &self.database))
+        self.copied().is_some_and(|insert| self.fills(&insert.rules.table))
     }
 
-    fn copied_table(&self) -> Option<&Table> {
+    /// The INSERT of the COPY.
+    fn copied(&self) -> Option<&Arc<Insert>> {
         match &self.copy.as_ref()?.insert.kind {
-            PlanKind::Insert(insert) => Some(&insert.rules.table),
+            PlanKind::Insert(insert) => Some(insert),
             _ => None,
         }
     }
@@ -184,12 +182,13 @@ impl Session {
 
     /// Begins to insert all rows that have come, in a table that only the session's transaction knows.
     async fn copy_shared(&mut self) -> Result<(), SqlError> {
+        let insert = self.copied().map(Arc::clone).ok_or_else(no_copy)?;
         let copy = self.copy.as_mut().ok_or_else(no_copy)?;
-        let (plan, rows) = (Arc::clone(&copy.insert), std::mem::take(&mut copy.rows));
+        let (catalog, rows) = (Arc::clone(&copy.insert.catalog), std::mem::take(&mut copy.rows));
         let count = rows.len() as u64;
-        let resources = self.resources(&plan.catalog);
+        let resources = self.resources(&catalog);
         let job = move |coordinator: &mut Coordinator<'_>, resources: &Resources| {
-            copy_fill::fill(&plan, &rows, coordinator, resources).map_err(error_of)
+            load(&insert, &rows, coordinator, resources).map_err(error_of)
         };
         let started = self.start(None, resources, job)?;
         self.copy.as_mut().ok_or_else(no_copy)?.begun = Some(SharedBatch { started, count });

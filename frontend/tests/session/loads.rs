@@ -1,0 +1,226 @@
+//! COPY and INSERT ... SELECT into tables that nobody else knows, whose rows the workers of a node share.
+
+use std::sync::Arc;
+
+use gannet_engine::{Cluster, ClusterOptions};
+use gannet_frontend::{Database, MemoryLimits, Session, TransactionStatus};
+use pollster::block_on;
+
+use crate::{code, ok, rows};
+
+const ROWS: i64 = 50_000;
+
+/// A session of a cluster whose nodes have several workers.
+fn session() -> Session {
+    database(2).session("tester")
+}
+
+/// A database whose statements keep fewer bytes than [`ROWS`] rows take.
+fn database(threads: usize) -> Arc<Database> {
+    let options =
+        ClusterOptions { threads, memory_limit_bytes: Some(64 << 20), ..ClusterOptions::default() };
+    let cluster = Cluster::open(options).expect("a small cluster opens");
+    let limits = MemoryLimits { statement_bytes: 4 << 20, ..MemoryLimits::default() };
+    Database::open_within(cluster.into(), limits).expect("SQL opens on a fresh cluster")
+}
+
+/// Begins a transaction with a table for a COPY.
+fn begin(session: &mut Session, columns: &str) {
+    ok(session, "BEGIN");
+    ok(session, &format!("CREATE TABLE t ({columns})"));
+    ok(session, "COPY t FROM STDIN");
+}
+
+fn data(line: impl Fn(i64) -> String) -> Vec<u8> {
+    (1..=ROWS).map(line).collect::<String>().into_bytes()
+}
+
+/// Sends data in pieces; the error of the COPY.
+fn copy(session: &mut Session, data: &[u8]) -> Result<String, &'static str> {
+    for chunk in data.chunks(10_000) {
+        block_on(session.copy_in(chunk)).map_err(|error| error.code)?;
+    }
+    block_on(session.copy_end(None)).map_err(|error| error.code)
+}
+
+#[test]
+fn all_rows_of_a_copy_are_there_once() {
+    let mut session = session();
+    for columns in ["id INT PRIMARY KEY, n INT", "id INT, n INT", "id INT, n INT UNIQUE"] {
+        begin(&mut session, columns);
+        assert_eq!(
+            copy(&mut session, &data(|id| format!("{id}\t{}\n", 2 * id))),
+            Ok(format!("COPY {ROWS}"))
+        );
+        let sums = "SELECT count(*), sum(id), sum(id::BIGINT * id), sum(n), max(n) FROM t";
+        let sum = ROWS * (ROWS + 1) / 2;
+        let squares = sum * (2 * ROWS + 1) / 3;
+        let expected = format!("{ROWS}|{sum}|{squares}|{}|{}", 2 * sum, 2 * ROWS);
+        assert_eq!(rows(&mut session, sums), [&*expected], "{columns}");
+        ok(&mut session, "COMMIT");
+        assert_eq!(rows(&mut session, sums), [&*expected], "{columns}");
+        ok(&mut session, "DROP TABLE t");
+    }
+}
+
+#[test]
+fn an_error_of_a_copy_leaves_nothing() {
+    let mut session = session();
+    let all_twice = |id: i64| format!("{}\t1\n", id % (ROWS - 10));
+    let one_is_negative = |id: i64| format!("{id}\t{}\n", if id == ROWS - 3 { -1 } else { 1 });
+    let one_is_malformed = |id: i64| format!("{id}\t{}\n", if id == ROWS - 3 { "x" } else { "1" });
+    let malformed_soon = |id: i64| match id {
+        7_000 => "7000\t-1\n".to_owned(),
+        13_000 => "x".to_owned(),
+        id => format!("{id}\t1\n"),
+    };
+    let neither = |id: i64| format!("{id}\t1\n");
+    let errors = [
+        (data(all_twice), Err("23505")),
+        (data(one_is_negative), Err("23514")),
+        (data(one_is_malformed), Err("22P02")),
+        // The error of rows that are being inserted, and not of those that are read meanwhile.
+        (data(malformed_soon), Err("23514")),
+        (data(neither), Ok(format!("COPY {ROWS}"))),
+    ];
+    for (data, expected) in errors {
+        begin(&mut session, "id INT PRIMARY KEY, n INT CHECK (n > 0)");
+        assert_eq!(copy(&mut session, &data), expected);
+        if expected.is_err() {
+            assert_eq!(code(&mut session, "SELECT 1"), "25P02");
+        }
+        ok(&mut session, "ROLLBACK");
+        assert_eq!(code(&mut session, "SELECT * FROM t"), "42P01");
+    }
+    // The client gives up while workers insert.
+    begin(&mut session, "id INT");
+    block_on(session.copy_in(&data(|id| format!("{id}\n")))).expect("no error");
+    let abandoned = block_on(session.copy_end(Some("enough".to_owned()))).unwrap_err();
+    assert_eq!(abandoned.code, "57014");
+    ok(&mut session, "ROLLBACK");
+    assert_eq!(code(&mut session, "SELECT * FROM t"), "42P01");
+    // The program forgets to end the COPY.
+    begin(&mut session, "id INT");
+    block_on(session.copy_in(&data(|id| format!("{id}\n")))).expect("no error");
+    assert_eq!(code(&mut session, "SELECT 1"), "25P02");
+    assert_eq!(session.status(), TransactionStatus::Failed);
+    ok(&mut session, "COMMIT");
+    assert_eq!(code(&mut session, "SELECT * FROM t"), "42P01");
+}
+
+#[test]
+fn no_rows_are_reported_that_a_transaction_takes_back() {
+    let mut session = session();
+    ok(&mut session, "CREATE TABLE t (id INT)");
+    for is_inside in [false, true] {
+        if is_inside {
+            ok(&mut session, "BEGIN");
+        }
+        ok(&mut session, "COPY t FROM STDIN");
+        let rows =
+            (1..=2_500).map(|id| if id == 2_400 { "x\n".to_owned() } else { format!("{id}\n") });
+        let data = rows.collect::<String>();
+        let error =
+            data.as_bytes().chunks(1_000).find_map(|chunk| block_on(session.copy_in(chunk)).err());
+        let error = error.expect("a row is malformed");
+        assert_eq!((error.code, error.hint.is_none()), ("22P02", is_inside), "{error:?}");
+        if is_inside {
+            ok(&mut session, "ROLLBACK");
+        }
+    }
+}
+
+#[test]
+fn all_rows_of_a_query_are_inserted_once() {
+    for threads in [1, 2] {
+        let mut session = database(threads).session("tester");
+        ok(&mut session, "CREATE TABLE source (id INT PRIMARY KEY, n INT)");
+        ok(&mut session, "COPY source FROM STDIN");
+        let all = copy(&mut session, &data(|id| format!("{id}\t{}\n", 2 * id)));
+        assert_eq!(all, Ok(format!("COPY {ROWS}")));
+        for columns in ["id INT PRIMARY KEY, n INT", "id INT, n INT", "id INT, n INT UNIQUE"] {
+            ok(&mut session, "BEGIN");
+            ok(&mut session, &format!("CREATE TABLE t ({columns})"));
+            ok(&mut session, "INSERT INTO t SELECT id, n FROM source");
+            let sums = "SELECT count(*), sum(id), sum(id::BIGINT * id), sum(n), max(n) FROM t";
+            let sum = ROWS * (ROWS + 1) / 2;
+            let squares = sum * (2 * ROWS + 1) / 3;
+            let expected = format!("{ROWS}|{sum}|{squares}|{}|{}", 2 * sum, 2 * ROWS);
+            assert_eq!(rows(&mut session, sums), [&*expected], "{columns}");
+            ok(&mut session, "COMMIT");
+            ok(&mut session, "BEGIN");
+            ok(&mut session, "TRUNCATE t");
+            let tag = ok(&mut session, "INSERT INTO t SELECT n - id, n FROM source");
+            assert!(format!("{tag:?}").contains(&format!("INSERT 0 {ROWS}")), "{tag:?}");
+            ok(&mut session, "COMMIT");
+            assert_eq!(rows(&mut session, sums), [&*expected], "{columns}");
+            ok(&mut session, "DROP TABLE t");
+        }
+    }
+}
+
+#[test]
+fn an_error_of_a_query_that_is_inserted_leaves_nothing() {
+    let mut session = session();
+    let last = ROWS - 3;
+    let sources = [
+        (format!("SELECT id % {last}, 1 FROM generate_series(1, {ROWS}) id"), "23505"),
+        (format!("SELECT id, {last} - id FROM generate_series(1, {ROWS}) id"), "23514"),
+        (format!("SELECT id, {ROWS} / ({last} - id) FROM generate_series(1, {last}) id"), "22012"),
+    ];
+    for (source, expected) in sources {
+        ok(&mut session, "BEGIN");
+        ok(&mut session, "CREATE TABLE t (id INT PRIMARY KEY, n INT CHECK (n > 0))");
+        assert_eq!(code(&mut session, &format!("INSERT INTO t {source}")), expected);
+        assert_eq!(code(&mut session, "SELECT 1"), "25P02");
+        ok(&mut session, "COMMIT");
+        assert_eq!(code(&mut session, "SELECT * FROM t"), "42P01");
+    }
+}
+
+#[test]
+fn a_query_does_not_see_the_rows_that_it_inserts() {
+    let mut session = session();
+    let half = 3_000;
+    let series = format!("SELECT id FROM generate_series(1, {}) id", 2 * half);
+    let queries = [
+        format!("{series} WHERE NOT EXISTS (SELECT 1 FROM t WHERE t.id = id - {half})"),
+        format!("{series} LEFT JOIN public.T AS own USING (id) WHERE own.id IS NULL"),
+        format!(
+            "WITH own AS (SELECT * FROM t) {series} WHERE id - {half} NOT IN (SELECT id FROM own)"
+        ),
+    ];
+    for query in queries {
+        ok(&mut session, "BEGIN");
+        ok(&mut session, "CREATE TABLE t (id INT PRIMARY KEY)");
+        ok(&mut session, &format!("INSERT INTO t {query}"));
+        ok(&mut session, &format!("INSERT INTO t SELECT {} + id FROM t", 2 * half));
+        ok(&mut session, "COMMIT");
+        let counts = rows(&mut session, "SELECT count(*), min(id), max(id) FROM t");
+        assert_eq!(counts, [format!("{}|1|{}", 4 * half, 4 * half)], "{query}");
+        ok(&mut session, "DROP TABLE t");
+    }
+}
+
+#[test]
+fn rows_that_change_before_the_commit_of_their_copies_are_a_conflict() {
+    let database = database(2);
+    let (mut session, mut other) = (database.session("tester"), database.session("other"));
+    ok(&mut session, "CREATE TABLE source (id INT PRIMARY KEY, n INT)");
+    ok(&mut session, "INSERT INTO source SELECT id, id FROM generate_series(1, 5000) id");
+    for changes in [false, true] {
+        ok(&mut session, "BEGIN");
+        ok(&mut session, "CREATE TABLE t (id INT PRIMARY KEY, n INT)");
+        ok(&mut session, "INSERT INTO t SELECT id, n FROM source");
+        if changes {
+            ok(&mut other, "UPDATE source SET n = 0 WHERE id = 77");
+            assert_eq!(code(&mut session, "COMMIT"), "40001");
+            assert_eq!(code(&mut session, "SELECT * FROM t"), "42P01");
+        } else {
+            ok(&mut session, "COMMIT");
+            let sums = rows(&mut session, "SELECT count(*), sum(n) FROM t");
+            assert_eq!(sums, [format!("5000|{}", 5_000 * 5_001 / 2)]);
+            ok(&mut session, "DROP TABLE t");
+        }
+    }
+}
