@@ -23,7 +23,7 @@ use gannet_benchmarks::pairs::Pairs;
 use gannet_benchmarks::ranges::Ranges;
 use gannet_benchmarks::skew::Skew;
 use gannet_benchmarks::sql::{Operation, SingleStatements, SqlSettings, SqlWorkload, run_sql};
-use gannet_benchmarks::{BenchmarkError, Limit, Report, Settings, Workload, run_floor};
+use gannet_benchmarks::{BenchmarkError, Beside, Limit, Report, Settings, Workload, run_floor};
 use gannet_engine::{ClusterOptions, Topology};
 use gannet_frontend::ServerAddress;
 use gannet_smallbank::SmallBank;
@@ -145,6 +145,17 @@ enum OperationArgument {
     Sum,
 }
 
+/// Options of a second table.
+#[derive(Args)]
+struct SecondTable {
+    /// Insert so many rows into a second table, which grows, and measure until all are in it.
+    #[arg(long, value_name = "ROWS", conflicts_with_all = ["sql", "connect", "transactions", "duration"])]
+    beside: Option<u64>,
+    /// Begin with buckets for all rows of the second table.
+    #[arg(long, requires = "beside")]
+    beside_laid_out: bool,
+}
+
 #[derive(Subcommand)]
 enum WorkloadArguments {
     /// TATP: a phone company's subscribers, 80 % reads.
@@ -158,6 +169,8 @@ enum WorkloadArguments {
         /// Begin with tables for 1,000 rows, and have them grow before they are loaded.
         #[arg(long, conflicts_with_all = ["sql", "connect"])]
         grown: bool,
+        #[command(flatten)]
+        second: SecondTable,
         /// Run the same transactions on plain hash maps too, and print the ratio.
         #[arg(long, conflicts_with_all = ["sql", "connect"])]
         floor: bool,
@@ -274,12 +287,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, CommandError> {
     }
     let workers = (settings.cluster.threads * settings.cluster.nodes) as u64;
     let report = match &arguments.workload {
-        &WorkloadArguments::Tatp { subscribers, uniform, grown, floor, ref sql } => {
+        &WorkloadArguments::Tatp { subscribers, uniform, grown, ref second, floor, ref sql } => {
             let tatp = Tatp::new(subscribers, uniform, common.seed)?;
             let tatp = if grown { tatp.grown() } else { tatp };
             if let Some(clients) = sql.clients() {
                 return common.finish(output, &with_sql(&tatp, &settings, clients, SESSIONS)?);
             }
+            settings.beside = second.rows();
             let floor = floor.then(|| tatp.floor());
             with_floor(tatp, &settings, floor)?
         }
@@ -341,6 +355,7 @@ impl Arguments {
             WorkloadArguments::Rpc(_) => Some("rpc"),
             WorkloadArguments::Sql { .. } => Some("sql"),
             WorkloadArguments::Tatp { grown: true, .. } => Some("--grown"),
+            WorkloadArguments::Tatp { second, .. } if second.rows().is_some() => Some("--beside"),
             WorkloadArguments::Tatp { floor: true, .. }
             | WorkloadArguments::SmallBank { floor: true, .. } => Some("--floor"),
             WorkloadArguments::Tatp { sql, .. } | WorkloadArguments::SmallBank { sql, .. } => {
@@ -356,6 +371,13 @@ impl InSql {
     /// The options of SQL, if the workload is to run in SQL.
     fn clients(&self) -> Option<&Clients> {
         (self.sql || self.clients.connect.is_some()).then_some(&self.clients)
+    }
+}
+
+impl SecondTable {
+    /// The rows of the table, if there is one.
+    fn rows(&self) -> Option<Beside> {
+        self.beside.map(|rows| Beside { rows, is_laid_out: self.beside_laid_out })
     }
 }
 
@@ -438,6 +460,7 @@ impl Common {
             warmup: self.warmup,
             seed: self.seed,
             drains: self.processes.drains(),
+            beside: None,
             member: None,
         })
     }

@@ -42,6 +42,22 @@ fn every_workload_runs_and_verifies() {
 }
 
 #[test]
+fn a_second_table_takes_rows_while_tatp_runs() {
+    for (options, layout) in [("", "growing"), ("--beside-laid-out", "laid out")] {
+        let short = "--subscribers 2000 --warmup 50ms --memory 128MiB --format json";
+        let output = gannet(&format!("tatp --beside 20000 {options} {short}"));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{options}: {text}");
+        let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(report["settings"]["beside"], format!("20000 rows, {layout}"));
+        let checks = report["verify"]["checks"].as_array().unwrap();
+        let of_second = checks.iter().filter(|it| it["name"] == "rows of the second table");
+        let details: Vec<_> = of_second.map(|it| it["detail"].as_str().unwrap()).collect();
+        assert_eq!(details, ["expected 20000, found 20000, 20000 of them whole"], "{options}");
+    }
+}
+
+#[test]
 fn workloads_in_sql_run_and_verify() {
     for workload in [
         "tatp --sql --subscribers 500",
@@ -326,6 +342,9 @@ const BAD_INPUT: &[(&str, &str)] = &[
     ("tatp --processes --sql", "--sql is for nodes in one process"),
     ("tatp --processes --floor", "--floor is for nodes in one process"),
     ("tatp --processes --grown", "--grown is for nodes in one process"),
+    ("tatp --processes --beside 9", "--beside is for nodes in one process"),
+    ("tatp --beside 9 --coroutines 1", "use at least 2: 1 runs no client"),
+    ("tatp --beside-laid-out", "--beside <ROWS>"),
     ("pairs --processes --nodes 0", "the number of nodes is 0"),
     ("skew --pairs 0", "--pairs is 0"),
     ("ranges --groups 0", "--groups is 0"),

@@ -101,6 +101,7 @@ fn verify(workload: impl Workload) -> Report {
         warmup: Duration::ZERO,
         seed: 1,
         drains: 0,
+        beside: None,
         member: None,
     };
     run(workload, &settings).unwrap()

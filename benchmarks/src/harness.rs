@@ -20,6 +20,7 @@ use gannet_engine::{
     Abort, Cluster, ClusterOptions, Coordinator, Failure, Membership, Topology, WorkerId,
 };
 
+use crate::beside::{self, Beside, Filling};
 use crate::check::Check;
 use crate::exchange::exchanged;
 use crate::members;
@@ -53,6 +54,8 @@ pub struct Settings {
     /// How often the last of several processes is drained while transactions are measured, and gets its share again. Then the measured time
     /// ends when all have moved.
     pub drains: usize,
+    /// A second table that takes rows while transactions are measured. Then the measured time ends when it has them all.
+    pub beside: Option<Beside>,
     /// This process's membership, if each of several processes runs the same benchmark on its node.
     pub member: Option<Membership>,
 }
@@ -85,6 +88,7 @@ struct PaddedCount(AtomicU64);
 /// report has it.
 pub fn run<W: Workload>(mut workload: W, settings: &Settings) -> Result<Report, BenchmarkError> {
     moves::check(settings.drains, settings.cluster.coroutines, settings.member.is_some())?;
+    beside::check_coroutines(settings.beside, settings.cluster.coroutines)?;
     let progress = Progress::new(workload.name());
     let cluster = match &settings.member {
         None => Cluster::open(settings.cluster.clone())?,
@@ -97,11 +101,12 @@ pub fn run<W: Workload>(mut workload: W, settings: &Settings) -> Result<Report, 
     members::agree(&cluster, &agreed)?;
     let before_bytes = members::used_bytes(&cluster);
     workload.create_tables(&cluster)?;
+    let second = settings.beside.map(|beside| beside.create(&cluster)).transpose()?;
     progress.say("loading".to_owned());
     let load = load(&workload, &cluster, before_bytes)?;
     let workload = Arc::new(workload);
     let Measured { statistics, seconds, moves } =
-        measure(&workload, &cluster, settings, &progress)?;
+        measure(&workload, &cluster, (settings, second), &progress)?;
     progress.say("verifying".to_owned());
     let has_all = settings.cluster.replicas == settings.cluster.nodes || settings.member.is_none();
     // A process without a copy of all rows cannot look at them.
@@ -114,6 +119,7 @@ pub fn run<W: Workload>(mut workload: W, settings: &Settings) -> Result<Report, 
     }
     // Other processes may still wait for this one. An error means that they have left, which is no failure.
     let _ = exchanged(&cluster, "leaving", ());
+    checks.extend(second.map(|second| second.check(&cluster)));
     if let Some(error) = &statistics.whole.first_error {
         checks.push(Check::new("no transaction ended in an error", false, error.as_str()));
     }
@@ -154,6 +160,9 @@ fn all_settings(profile: &Profile, settings: &Settings) -> BTreeMap<&'static str
     all.insert("seed", settings.seed.to_string());
     if settings.drains > 0 {
         all.insert("drains", settings.drains.to_string());
+    }
+    if let Some(beside) = settings.beside {
+        all.insert("beside", beside.setting());
     }
     all
 }
@@ -206,7 +215,7 @@ pub(crate) fn load_rows<W: Workload>(
 fn measure<W: Workload>(
     workload: &Arc<W>,
     cluster: &Cluster,
-    settings: &Settings,
+    (settings, second): (&Settings, Option<Filling>),
     progress: &Progress,
 ) -> Result<Measured, BenchmarkError> {
     let options = cluster.options();
@@ -219,7 +228,9 @@ fn measure<W: Workload>(
     };
     let control = Arc::new(Control::new(limit, false, workers));
     let has_moves = settings.drains > 0;
-    let clients = options.coroutines - if has_moves { moves::COROUTINES } else { 0 };
+    let others = if has_moves { moves::COROUTINES } else { 0 }
+        + if second.is_some() { beside::COROUTINES } else { 0 };
+    let clients = options.coroutines - others;
     exchanged(cluster, "measuring", ())?;
     let mut start = now();
     let mut completions = Vec::new();
@@ -236,7 +247,7 @@ fn measure<W: Workload>(
             completions.push(cluster.spawn(at, job)?);
         }
     }
-    let mut seconds = None;
+    let (mut seconds, mut filled) = (None, Ok(()));
     let move_all = || moves::run(cluster, settings.drains, progress);
     let moves = match settings.limit {
         Limit::Duration(duration) => {
@@ -244,8 +255,10 @@ fn measure<W: Workload>(
             control.measure();
             start = now();
             let moves = if has_moves { Some(move_all()) } else { None };
-            if moves.is_none() {
-                wait(duration, "measuring", &control, progress);
+            match second {
+                Some(second) => filled = second.run(cluster),
+                None if moves.is_none() => wait(duration, "measuring", &control, progress),
+                None => {}
             }
             control.stop();
             seconds = Some(start.elapsed().as_secs_f64());
@@ -255,6 +268,7 @@ fn measure<W: Workload>(
     };
     // Clients end first: to close a cluster is to wait for its jobs.
     let moves = moves.transpose()?;
+    filled?;
     let mut sum = Statistics::new(workload.transactions().len(), workload.tallies().len());
     for completion in completions {
         if let Some(statistics) = completion.wait().map_err(|lost| cluster.loss(lost))? {

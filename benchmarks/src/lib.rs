@@ -10,6 +10,7 @@
 //! *Not here*: TATP and SmallBank, which are crates of their own; the command line.
 #![forbid(unsafe_code)]
 
+mod beside;
 mod check;
 pub mod consistency;
 mod exchange;
@@ -34,6 +35,7 @@ pub mod sql;
 mod statistics;
 mod workload;
 
+pub use beside::Beside;
 pub use check::Check;
 pub use floor::{FloorReport, FloorWorkload, run_floor};
 pub use grow::grow;

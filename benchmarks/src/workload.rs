@@ -162,6 +162,9 @@ pub enum BenchmarkError {
     /// A table has not split its buckets for rows that are to come.
     #[error("a table has not grown for {0} rows; give the nodes more --memory")]
     NotGrown(u64),
+    /// A transaction that inserts into the second table has failed.
+    #[error("the second table has not taken all rows: {0}; give the nodes more --memory")]
+    Beside(Abort),
     /// A setting is out of range.
     #[error("{setting} is {value}; use {allowed}")]
     Setting {
