@@ -62,6 +62,7 @@
 //! | `CHECKSUM` | a damaged packet is dropped | `tests/simulation.rs` |
 //! | `ALL_CATALOG_VERSIONS` | a definition reaches all nodes | `tests/definitions_mutant.rs` |
 //! | `SYNCED_ANSWERS` | a replica of the manager syncs before it says that it has stored | `tests/server/synced.rs` |
+//! | `TABLES_TO_COME` | updates wait for a node that has not heard of their table | `tests/simulation.rs` |
 //! | `LOST_BUILDS` | the builds of a lost node are undone | `tests/simulation.rs` |
 //! | `OWN_ENTRIES` | entries of other rows stay | `tests/simulation.rs` |
 //! | `FACILITY_CHECK` | `INSERT_CALL_FORWARDING` reads the facility | here (`tatp`: call forwardings without facility) |

@@ -175,6 +175,7 @@ const REMOVED: &[&str] = &[
     "TOKENS",
     "OWN_ENTRIES",
     "LOST_BUILDS",
+    "TABLES_TO_COME",
 ];
 
 #[cfg(feature = "mutants")]
@@ -191,8 +192,10 @@ fn removed_rules_are_noticed() {
             arguments.push("--all-faults");
         }
         match mutant {
-            // These rules concern SQL alone, which one seed in fourteen runs.
-            "OWN_ENTRIES" | "LOST_BUILDS" => arguments.extend(["--workload", "builds"]),
+            // These rules concern SQL alone, or tables that come while transactions go on: one seed in fourteen runs that.
+            "OWN_ENTRIES" | "LOST_BUILDS" | "TABLES_TO_COME" => {
+                arguments.extend(["--workload", "builds"])
+            }
             // Many copies are to move, beside transactions that write to many partitions.
             "DISMISSED_SPARED" => {
                 let drains = ["--drains", "10", "--transactions", "20000"];

@@ -461,6 +461,11 @@ impl Configuration {
         self.table(number).is_some_and(|table| !table.is_leaving)
     }
 
+    /// Whether it is a later configuration that has the table with this number first.
+    pub(crate) fn is_to_come(&self, number: u32) -> bool {
+        self.tables.is_to_come(number)
+    }
+
     /// The table with that name, leaving ones included, and its number.
     #[must_use]
     pub fn table_named(&self, name: &str) -> Option<(u32, &TableEntry)> {

@@ -120,6 +120,8 @@ pub(crate) enum Status {
     Crowded = 15,
     /// LOCK: another transaction has reserved the row.
     Reserved = 16,
+    /// BACKUP: a later configuration than that of the node has the table; send the request again.
+    Early = 17,
 }
 
 impl Status {
@@ -141,6 +143,7 @@ impl Status {
             14 => Self::Moved,
             15 => Self::Crowded,
             16 => Self::Reserved,
+            17 => Self::Early,
             _ => Self::Refused,
         }
     }

@@ -51,6 +51,8 @@ gannet_rules::rules! {
     LOAD_IN_ONE_EPOCH,
     /// A node answers and grants locks only for partitions whose primary it is, and for none that it is about to hand over.
     MOVED,
+    /// A node that has not heard of a new table yet is sent its updates again, until it has.
+    TABLES_TO_COME,
     /// A primary hands a partition over when no bucket of it is locked any more.
     LOCKS_FINISH,
     /// What was scanned at one primary of a partition is not validated at another.

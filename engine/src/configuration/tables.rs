@@ -52,6 +52,13 @@ impl Tables {
         self.names.get(name).copied()
     }
 
+    /// Whether no table has had that number yet, and one can get it.
+    pub(super) fn is_to_come(&self, number: u32) -> bool {
+        self.uses
+            .get(&slot_of(number))
+            .is_none_or(|uses| number_of(slot_of(number), *uses - 1) < number)
+    }
+
     /// By number.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &TableEntry)> {
         self.entries.iter().map(|(number, entry)| (number, &**entry))

@@ -244,7 +244,7 @@ impl Participant {
     }
 
     /// What becomes of a request about nothing that this node serves. One that was sent to the primary that the node was, or is to be, is
-    /// told so.
+    /// told so. So is one about a table that the sender's configuration has, and that of this node not yet.
     #[cold]
     fn refusal(&self, kind: u16, payload: &[u8]) -> Prepared {
         let partitioning = self.view.configuration().partitioning;
@@ -261,6 +261,15 @@ impl Participant {
                     | request::VALIDATE_SPAN
             );
             return Prepared::of_no_bucket(if is_validated { Action::Move } else { Action::Leave });
+        }
+        let configuration = self.view.configuration();
+        if table.is_none() && partition.is_some() && configuration.is_to_come(number) {
+            let is_known = rule!(TABLES_TO_COME);
+            return Prepared::of_no_bucket(match kind {
+                _ if !is_known => Action::Refuse,
+                request::BACKUP => Action::Await,
+                _ => Action::Move,
+            });
         }
         let is_moved = table.zip(partition).is_some_and(|(table, partition)| {
             let kind_of_table = table.layout().kind;
@@ -381,6 +390,8 @@ pub(crate) enum Action {
     Move,
     /// Refuse, as the table is about to be removed.
     Leave,
+    /// Have the request sent again, as the node does not know the table yet.
+    Await,
     Refuse,
 }
 
@@ -516,6 +527,7 @@ impl Handler for Participant {
             Action::Expect => self.expect(payload, response),
             Action::Move => response.push(Status::Moved as u16),
             Action::Leave => response.push(Status::Refused as u16),
+            Action::Await => response.push(Status::Early as u16),
             Action::Refuse => self.refuse(response),
         }
     }

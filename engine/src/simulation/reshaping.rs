@@ -4,9 +4,12 @@
 //!
 //! *Not here*: when tables do so by themselves, which is by their rows (crate `storage`).
 
+use std::sync::Arc;
+
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
+use crate::configuration::Configuration;
 use crate::simulation::Simulation;
 
 /// Keeps these draws apart from others of the same seed.
@@ -20,12 +23,17 @@ const BORN_MAX: u32 = 40;
 pub(super) struct Reshapes {
     /// After how many transactions those begin that are still to come, the last one first.
     planned: Vec<u64>,
+    /// Whether primaries split buckets of new tables as soon as they have heard of them.
+    is_eager: bool,
+    /// By node: the tables that it was last seen with.
+    seen: Vec<Arc<Configuration>>,
     random: SmallRng,
 }
 
 impl Reshapes {
     pub(super) fn none() -> Self {
-        Self { planned: Vec::new(), random: SmallRng::seed_from_u64(STREAM) }
+        let random = SmallRng::seed_from_u64(STREAM);
+        Self { planned: Vec::new(), is_eager: false, seen: Vec::new(), random }
     }
 }
 
@@ -37,12 +45,39 @@ impl Simulation {
         let mut planned: Vec<u64> =
             (0..count).map(|_| random.random_range(0..=transactions)).collect();
         planned.sort_unstable_by_key(|begins_at| std::cmp::Reverse(*begins_at));
-        self.reshapes = Reshapes { planned, random };
+        let is_eager = random.random_bool(0.5);
+        self.reshapes = Reshapes { planned, is_eager, seen: Vec::new(), random };
+    }
+
+    /// Asks for more buckets of each table that has come to a node, whatever others have heard of the table.
+    fn reshape_new_tables(&mut self) {
+        let Reshapes { seen, random, .. } = &mut self.reshapes;
+        let nodes = self.cluster.nodes();
+        let unseen = nodes.iter().skip(seen.len()).map(|node| node.view().shared_configuration());
+        seen.extend(unseen);
+        for (node, seen) in nodes.iter().zip(seen) {
+            let view = node.view();
+            let configuration = view.configuration();
+            if configuration.version == seen.version {
+                continue;
+            }
+            for (number, _) in configuration.tables_since(seen) {
+                let new = view.table(number).filter(|_| seen.table(number).is_none());
+                for partition in (0..).take(configuration.partitioning.count()) {
+                    let more = random.random_range(0..BORN_MAX);
+                    new.inspect(|it| it.ask_for_buckets(partition, it.layout().buckets + more));
+                }
+            }
+            *seen = view.shared_configuration();
+        }
     }
 
     /// Asks for other numbers of buckets of some partitions, if the time of a reshape has come.
     pub(super) fn reshape_tables(&mut self, begun: u64) {
-        let Reshapes { planned, random } = &mut self.reshapes;
+        if self.reshapes.is_eager {
+            self.reshape_new_tables();
+        }
+        let Reshapes { planned, random, .. } = &mut self.reshapes;
         if planned.last().is_none_or(|begins_at| *begins_at > begun) {
             return;
         }

@@ -3,7 +3,7 @@
 //! *Source*: FaSST section 5, step 4. The wait (rule C5) keeps a bucket's updates in the same order
 //! on every copy: the primary stays locked until its backups have this one.
 
-use crate::request::{self, PART_BYTES_MAX};
+use crate::request::{self, PART_BYTES_MAX, Status};
 use crate::transaction::round::Interrupted;
 use crate::transaction::{Transaction, local};
 
@@ -14,8 +14,23 @@ impl Transaction<'_> {
         self.send_units(request::BACKUP)?;
         match self.round.end()? {
             None => Ok(()),
-            Some(status) => self.round.fail("BACKUP", status),
+            Some(status) => self.commit_backups_again(status),
         }
+    }
+
+    /// Applies the transaction at the backups that have not heard of its tables before, when they have. Others have its updates already.
+    #[cold]
+    fn commit_backups_again(&mut self, answered: Status) -> Result<(), Interrupted> {
+        let mut answered = Some(answered);
+        while let Some(status) = answered {
+            if status != Status::Early {
+                self.round.fail("BACKUP", status);
+            }
+            self.round.pause()?;
+            self.send_units(request::BACKUP)?;
+            answered = self.round.end()?;
+        }
+        Ok(())
     }
 
     /// Sends every unit of the record to its partition's backups or primary, which apply it. This node applies its own units by

@@ -18,7 +18,7 @@ pub(crate) enum Copied {
     All(CopyPlace),
     /// The answer had no room.
     Again,
-    /// The node has no such table, or the partition has no primary.
+    /// The primary or this node has no such table, or it leaves, or the partition has no primary.
     Nothing,
 }
 
@@ -36,7 +36,8 @@ impl Transaction<'_> {
     ) -> Result<Copied, Abort> {
         let Self { view, round, owner, .. } = self;
         let primary = view.configuration().primary(partition);
-        if primary == NOBODY {
+        // The primary may have removed a table that leaves.
+        if primary == NOBODY || view.kept_table(table).is_none() {
             return Ok(Copied::Nothing);
         }
         let request = CopyBuckets { table, partition, bucket, offset, owner: *owner };

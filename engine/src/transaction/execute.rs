@@ -124,6 +124,7 @@ impl Transaction<'_> {
                 | Status::Barrier
                 | Status::Reserved
                 | Status::Moved
+                | Status::Early
                 | Status::Crowded
                 | Status::Full
                 | Status::Refused

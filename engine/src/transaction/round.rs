@@ -150,6 +150,12 @@ impl<'s> Round<'s> {
         Ok(())
     }
 
+    /// Waits for a while, in which another node may learn of the configuration.
+    #[cold]
+    pub(super) fn pause(&self) -> Result<(), Interrupted> {
+        self.wait_for(WaitReason::Time(self.lease.next_look_ns()))
+    }
+
     /// Ends the worker, and all that relies on it: a request that must be done was answered otherwise, which is a bug.
     #[cold]
     pub(super) fn fail(&self, request: &str, status: Status) -> ! {
