@@ -52,14 +52,16 @@ impl Filtered {
         let is_possible = matches!(scan.access, Access::Full)
             && context.attempt <= attempts
             && is_portable(filter)
-            && !context.has_written(scan.table.rows());
+            && !context.has_written(scan.table.rows())
+            // Rows are handed on before it is known that each has come once.
+            && !context.is_unshared(scan.table.rows());
         if !is_possible {
             return None;
         }
         // A value that is an error is perhaps not needed. Whoever reads the rows finds that out.
         let value = &mut |fixed: &_| context.value(fixed, &[]).ok();
         let program = Program::filter(filter, &scan.missing, last, value)?;
-        let rounds = Rounds::new(scan.table.rows(), program);
+        let rounds = Rounds::new(scan.table.rows(), program, context);
         Some(Self { rounds, rest: Some(rest.clone()) })
     }
 
@@ -71,7 +73,7 @@ impl Filtered {
     ) -> Result<Further, Failure> {
         let answer = match self.rounds.next(context)? {
             Answer::Part(answer) => answer,
-            Answer::Unknown => {
+            Answer::Unknown | Answer::Changed => {
                 // Rows have been handed on: the statement is run again.
                 let rest = self.rest.take().ok_or(Abort::from(Conflict::Reconfigured))?;
                 return Ok(Further::Unknown(rest));

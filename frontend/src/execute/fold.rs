@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! program ─► each primary ─► states of groups ─► merged
-//!     └ a primary has given up, or the transaction has written rows of the table: the rows are read instead
+//!     └ a primary has given up, or the transaction has written rows of the table, or buckets are split again and again: the rows are
+//!       read instead
 //! ```
 //! *Not here*: programs (`fold`), how the answers come (`fold/rounds`), and groups that do not fit into memory (`aggregate`).
 
@@ -22,6 +23,9 @@ use crate::plan::Fold;
 
 pub(super) use rounds::{Answer, Rounds};
 
+/// Folds of a table whose buckets were split meanwhile, before its rows are read.
+const FOLDS_MAX: usize = 3;
+
 /// The groups of a fold, as rows of keys and results.
 pub(super) struct Folded<'p> {
     fold: &'p Fold,
@@ -33,30 +37,36 @@ impl<'p> Folded<'p> {
         Self { fold, groups: None }
     }
 
-    /// The first groups of the states from the primaries, for which all states were merged. None if one of the primaries has given up.
+    /// The first groups of the states from the primaries, for which all states were merged. None if these are not the groups of all rows.
     fn first_merged(
         &mut self,
-        program: Vec<u8>,
+        program: &[u8],
         context: &mut Context<'_, '_>,
     ) -> Result<Option<Option<Vec<Row>>>, Failure> {
         let Fold { scan, keys, aggregates, merged_keys } = self.fold;
-        let is_given_up = Rc::new(Cell::new(false));
-        let states = States {
-            rounds: Rounds::new(scan.table.rows(), program),
-            columns: partial::columns(keys.len(), aggregates.len()),
-            is_given_up: Rc::clone(&is_given_up),
-        };
-        let mut merged = Aggregation::of_states(Box::new(states), merged_keys, aggregates);
-        let first = match merged.next(context) {
-            // In another order of the rows the totals may be in range.
-            Err(Failure::Error(error)) if error.code == "22003" => return Ok(None),
-            first => first?,
-        };
-        if is_given_up.get() {
-            return Ok(None);
+        for _ in 0..FOLDS_MAX {
+            let end = Rc::new(Cell::new(End::Whole));
+            let states = States {
+                rounds: Rounds::new(scan.table.rows(), program.to_vec(), context),
+                columns: partial::columns(keys.len(), aggregates.len()),
+                end: Rc::clone(&end),
+            };
+            let mut merged = Aggregation::of_states(Box::new(states), merged_keys, aggregates);
+            let first = match merged.next(context) {
+                // In another order of the rows the totals may be in range.
+                Err(Failure::Error(error)) if error.code == "22003" => return Ok(None),
+                first => first?,
+            };
+            match end.get() {
+                End::Whole => {
+                    self.groups = Some(merged);
+                    return Ok(Some(first));
+                }
+                End::Changed => {}
+                End::GivenUp => return Ok(None),
+            }
         }
-        self.groups = Some(merged);
-        Ok(Some(first))
+        Ok(None)
     }
 
     fn program(&self, context: &mut Context<'_, '_>) -> Option<Vec<u8>> {
@@ -76,7 +86,7 @@ impl Operator for Folded<'_> {
             return groups.next(context);
         }
         if let Some(program) = self.program(context)
-            && let Some(first) = self.first_merged(program, context)?
+            && let Some(first) = self.first_merged(&program, context)?
         {
             return Ok(first);
         }
@@ -86,27 +96,44 @@ impl Operator for Folded<'_> {
     }
 }
 
+/// How the states of groups have ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// Each row has counted once.
+    Whole,
+    /// Buckets were split meanwhile.
+    Changed,
+    /// A primary has given up.
+    GivenUp,
+}
+
 /// The states of groups of parts of a table, as rows.
 struct States {
     rounds: Rounds,
     columns: usize,
-    is_given_up: Rc<Cell<bool>>,
+    end: Rc<Cell<End>>,
 }
 
 impl Operator for States {
     fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
-        while !self.is_given_up.get() {
+        loop {
             let states = match self.rounds.next(context)? {
                 Answer::Part(answer) => partial::Answer::rows(&answer, self.columns)?,
                 Answer::Unknown => None,
+                Answer::Changed => {
+                    self.end.set(End::Changed);
+                    return Ok(None);
+                }
                 Answer::End => return Ok(None),
             };
             match states {
                 Some(rows) if rows.is_empty() => {}
                 Some(rows) => return Ok(Some(rows)),
-                None => self.is_given_up.set(true),
+                None => {
+                    self.end.set(End::GivenUp);
+                    return Ok(None);
+                }
             }
         }
-        Ok(None)
     }
 }

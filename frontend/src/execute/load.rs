@@ -1,7 +1,7 @@
 //! COPY and INSERT ... SELECT into a table that no other transaction knows: the workers of the node share the rows.
 //!
 //! ```text
-//! chunk   some thousand rows of the client or of the query
+//! chunk   rows of the client or of the query: 8,000, or as many as take 1 MiB
 //! divide  a chunk into shares, each of the rows of some partitions
 //! write   each share by one worker, in transactions of their own
 //! ```
@@ -20,7 +20,7 @@ use gannet_engine::Coordinator;
 use crate::catalog::Catalog;
 use crate::encoding::row::{Wanted, decode};
 use crate::error::Failure;
-use crate::execute::operator::Operator;
+use crate::execute::operator::{Begun, Operator};
 use crate::execute::sharing::{Sharing, Work};
 use crate::execute::transaction::alone;
 use crate::execute::write::{Entry, entries_of, insert_batch, insert_unread};
@@ -30,82 +30,83 @@ use crate::plan::Insert;
 
 /// Rows of a chunk.
 pub(crate) const CHUNK_ROWS: usize = 8 * BATCH_ROWS;
-/// Bytes of a chunk, however few rows they are.
+/// Bytes of a chunk, however few rows they are. A transaction writes a part of a chunk, and so does not become large.
 pub(crate) const CHUNK_BYTES: usize = 1 << 20;
+/// The same, as a part of the memory that a statement may keep: some chunks wait while the next one is made.
+const CHUNK_PART: usize = 8;
+/// Rows whose values are computed before their bytes are counted.
+const PART_ROWS: usize = 64;
 /// Shares of a chunk for each worker.
 const SHARES_PER_WORKER: usize = 4;
 
-/// Inserts a chunk of rows that a client has sent.
+/// Inserts rows that a client has sent.
 ///
 /// # Errors
 /// Those of the rows. Some may have been inserted then.
-pub(crate) fn load(
+pub(crate) fn load_rows(
     insert: &Arc<Insert>,
-    rows: &[Row],
+    rows: Vec<Row>,
     coordinator: &mut Coordinator<'_>,
     resources: &Resources,
 ) -> Result<(), Failure> {
-    let sharing = Sharing::new(Loading::new(insert, resources), resources);
-    let _ended = sharing.ended();
-    let mut transaction = sharing.work.begin();
+    let mut transaction = Transaction::part_of(Arc::clone(&resources.facts.catalog));
     let mut context = Context::new(coordinator, &mut transaction, resources);
-    sharing.add(sharing.work.divided(rows, &mut context)?);
-    sharing.ask_for_help(coordinator, resources);
-    while sharing.go_on(coordinator, resources)? {}
+    load(insert, &mut Begun::all(rows), &mut context)?;
     Ok(())
 }
 
-/// Inserts a query's rows, and returns their number. The query is read meanwhile, as a part of the statement's transaction.
+/// Inserts the rows of a source, and returns their number. The source is read meanwhile, as a part of the statement's transaction.
 ///
 /// # Errors
-/// Those of the query and of its rows. Some may have been inserted then.
-pub(super) fn load_query(
+/// Those of the source and of its rows. Some may have been inserted then.
+pub(super) fn load(
     insert: &Arc<Insert>,
     source: &mut dyn Operator,
     context: &mut Context<'_, '_>,
 ) -> Result<u64, Failure> {
-    let sharing = Sharing::new(Loading::new(insert, context.resources), context.resources);
+    let catalog = Arc::clone(&context.resources.facts.catalog);
+    let loading = Loading { insert: Arc::clone(insert), catalog };
+    let sharing = Sharing::new(loading, context.resources);
     let _ended = sharing.ended();
-    let (mut count, mut kept) = (0, Charge::default());
-    loop {
-        let rows = next_chunk(source, &mut kept, context)?;
+    let (mut count, mut chunk) = (0, Chunk::default());
+    while let Some(rows) = source.next(context)? {
         count += rows.len() as u64;
-        let shares = sharing.work.divided(&rows, context)?;
-        kept.dispose(rows);
-        // Of a table with indexes there is one share at a time, whose worker competes with nobody.
-        let may_add = || match insert.rules.table.indexes.is_empty() {
-            true => sharing.is_short(),
-            false => sharing.is_idle(),
-        };
-        let is_end = shares.is_empty();
-        while (is_end || !may_add()) && sharing.go_on(context.coordinator, context.resources)? {}
-        if is_end {
-            return Ok(count);
+        for part in rows.chunks(PART_ROWS) {
+            chunk.add(insert, part, context)?;
+            let bytes_max = CHUNK_BYTES.min(context.budget().share(0) / CHUNK_PART);
+            if chunk.rows >= CHUNK_ROWS || chunk.bytes >= bytes_max {
+                give_out(&sharing, std::mem::take(&mut chunk), context)?;
+            }
         }
-        sharing.add(shares);
-        sharing.ask_for_help(context.coordinator, context.resources);
     }
+    give_out(&sharing, chunk, context)?;
+    while sharing.go_on(context.coordinator, context.resources)? {}
+    Ok(count)
 }
 
-/// The next rows of a query; none at the end.
-fn next_chunk(
-    source: &mut dyn Operator,
-    kept: &mut Charge,
+/// Gives the shares of a chunk to the workers, as soon as they have done most of those before.
+fn give_out(
+    sharing: &Arc<Sharing<Loading>>,
+    chunk: Chunk,
     context: &mut Context<'_, '_>,
-) -> Result<Vec<Row>, Failure> {
-    let mut rows = Vec::new();
-    while rows.len() < CHUNK_ROWS && kept.bytes() < CHUNK_BYTES {
-        let Some(mut batch) = source.next(context)? else { break };
-        context.keep(kept, &batch)?;
-        rows.append(&mut batch);
-    }
-    Ok(rows)
+) -> Result<(), Failure> {
+    // Of a table with indexes there is one share at a time, whose worker competes with nobody.
+    let may_add = || match sharing.work.insert.rules.table.indexes.is_empty() {
+        true => sharing.is_short(),
+        false => sharing.is_idle(),
+    };
+    while !may_add() && sharing.go_on(context.coordinator, context.resources)? {}
+    sharing.add(chunk.shares.into_iter().filter(|share| !share.rows.is_empty()));
+    sharing.ask_for_help(context.coordinator, context.resources);
+    Ok(())
 }
 
-/// A table that is loaded, and the catalog that describes it.
-struct Loading {
-    insert: Arc<Insert>,
-    catalog: Arc<Catalog>,
+/// Rows of a chunk, by partition.
+#[derive(Default)]
+struct Chunk {
+    shares: Vec<Share>,
+    rows: usize,
+    bytes: usize,
 }
 
 /// Rows that are to be inserted, as they are stored.
@@ -116,33 +117,44 @@ struct Share {
     charge: Charge,
 }
 
-impl Loading {
-    fn new(insert: &Arc<Insert>, resources: &Resources) -> Self {
-        Self { insert: Arc::clone(insert), catalog: Arc::clone(&resources.facts.catalog) }
-    }
-
-    /// The shares of a chunk.
-    fn divided(&self, rows: &[Row], context: &mut Context<'_, '_>) -> Result<Vec<Share>, Failure> {
+impl Chunk {
+    /// Computes the values of rows, and adds them.
+    fn add(
+        &mut self,
+        insert: &Insert,
+        rows: &[Row],
+        context: &mut Context<'_, '_>,
+    ) -> Result<(), Failure> {
+        context.check_cancel()?;
         let cluster = &context.resources.database.cluster;
         let configuration = cluster.configuration();
-        let count = match self.insert.rules.table.indexes.is_empty() {
-            true => SHARES_PER_WORKER * cluster.options().threads,
-            false => 1,
-        };
-        let mut shares: Vec<Share> = std::iter::repeat_with(Share::default).take(count).collect();
-        for chunk in rows.chunks(BATCH_ROWS) {
-            context.check_cancel()?;
-            for entry in entries_of(&self.insert, chunk, context)? {
-                let number = usize::from(configuration.partition_of_row(&entry.primary));
-                let share = &mut shares[number % count];
-                let Some((_, value)) = entry.keys.into_iter().next() else { continue };
-                share.charge.add(context.budget(), entry.primary.len() + value.len())?;
-                share.rows.push_back((entry.primary, value));
-            }
+        if self.shares.is_empty() {
+            let count = match insert.rules.table.indexes.is_empty() {
+                true => SHARES_PER_WORKER * cluster.options().threads,
+                false => 1,
+            };
+            self.shares.resize_with(count, Share::default);
         }
-        shares.retain(|share| !share.rows.is_empty());
-        Ok(shares)
+        let count = self.shares.len();
+        for mut entry in entries_of(insert, rows, context)? {
+            let (_, value) = entry.keys.swap_remove(0);
+            let number = usize::from(configuration.partition_of_row(&entry.primary));
+            let share = &mut self.shares[number % count];
+            let row = (entry.primary, value);
+            let bytes = size_of_val(&row) + row.0.len() + row.1.len();
+            share.charge.add(context.budget(), bytes)?;
+            share.rows.push_back(row);
+            self.bytes += bytes;
+        }
+        self.rows += rows.len();
+        Ok(())
     }
+}
+
+/// A table that is loaded, and the catalog that describes it.
+struct Loading {
+    insert: Arc<Insert>,
+    catalog: Arc<Catalog>,
 }
 
 impl Work for Loading {

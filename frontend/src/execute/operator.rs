@@ -36,6 +36,37 @@ pub(super) trait Operator {
     fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure>;
 }
 
+/// A source, some of whose rows have been read.
+pub(super) struct Begun<'p> {
+    /// Those rows, at least one.
+    rows: Option<Vec<Row>>,
+    /// The source of the others.
+    rest: Option<Box<dyn Operator + 'p>>,
+}
+
+impl Begun<'static> {
+    /// All rows of a source, at least one.
+    pub(super) fn all(rows: Vec<Row>) -> Self {
+        Self { rows: Some(rows), rest: None }
+    }
+}
+
+impl<'p> Begun<'p> {
+    pub(super) fn new(rows: Vec<Row>, rest: Box<dyn Operator + 'p>) -> Self {
+        Self { rows: Some(rows), rest: Some(rest) }
+    }
+}
+
+impl Operator for Begun<'_> {
+    fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
+        match (self.rows.take(), &mut self.rest) {
+            (Some(rows), _) => Ok(Some(rows)),
+            (None, Some(rest)) => rest.next(context),
+            (None, None) => Ok(None),
+        }
+    }
+}
+
 /// A batch under construction.
 #[derive(Default)]
 pub(super) struct Batch {

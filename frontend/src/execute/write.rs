@@ -21,8 +21,8 @@ use crate::encoding::row::{Wanted, decode, encode};
 use crate::error::{Failure, SqlError};
 use crate::execute::context::row_bytes;
 use crate::execute::gather::Gathering;
-use crate::execute::load::load_query;
-use crate::execute::operator::{Operator, open};
+use crate::execute::load::load;
+use crate::execute::operator::{Begun, Operator, open};
 use crate::execute::{BATCH_ROWS, Context, Row};
 use crate::expression::Expression;
 use crate::memory::Charge;
@@ -66,36 +66,38 @@ pub(super) fn insert(
         kept.dispose(source);
         return inserted;
     }
-    let mut source = open(&insert.source);
-    let Some(first) = source.next(context)? else { return Ok(0) };
-    let Some(second) = source.next(context)? else {
-        return insert_rows(insert, &first, returned, context);
-    };
-    let mut source = Resumed { head: [first, second].into_iter(), rest: source };
+    let (mut source, mut kept) = (open(&insert.source), Charge::default());
+    let mut rows = some_rows(&mut *source, BATCH_ROWS + 1, &mut kept, context)?;
     let is_plain = insert.conflict.is_none() && insert.returning.is_none();
-    if is_plain && context.transaction.may_fill(&insert.rules.table) {
-        return load_query(insert, &mut source, context);
+    let is_large = rows.len() > BATCH_ROWS;
+    if is_large && is_plain && context.transaction.may_fill(&insert.rules.table) {
+        return load(insert, &mut Begun::new(rows, source), context);
     }
     let (mut count, mut touched) = (0, BTreeSet::new());
-    while let Some(rows) = source.next(context)? {
+    loop {
         count += insert_some(insert, &rows, &mut touched, returned, context)?;
-    }
-    Ok(count)
-}
-
-/// A source, some of whose rows have been read.
-struct Resumed<'p> {
-    head: std::array::IntoIter<Vec<Row>, 2>,
-    rest: Box<dyn Operator + 'p>,
-}
-
-impl Operator for Resumed<'_> {
-    fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
-        match self.head.next() {
-            Some(rows) => Ok(Some(rows)),
-            None => self.rest.next(context),
+        if rows.len() < BATCH_ROWS {
+            return Ok(count);
         }
+        rows = some_rows(&mut *source, BATCH_ROWS, &mut kept, context)?;
     }
+}
+
+/// The next rows of a source, at least so many unless they are the last.
+fn some_rows(
+    source: &mut dyn Operator,
+    rows_min: usize,
+    kept: &mut Charge,
+    context: &mut Context<'_, '_>,
+) -> Result<Vec<Row>, Failure> {
+    kept.clear();
+    let mut rows = Vec::new();
+    while rows.len() < rows_min {
+        let Some(mut batch) = source.next(context)? else { break };
+        context.keep(kept, &batch)?;
+        rows.append(&mut batch);
+    }
+    Ok(rows)
 }
 
 /// Inserts rows that are in memory, as [`insert`] does.

@@ -391,6 +391,22 @@ impl Node {
         inputs!(self, join => vec![&mut join.left, &mut join.right])
     }
 
+    /// Whether the node, or a subquery of its expressions, reads a table.
+    fn reads(&self, table: &Table) -> bool {
+        let own = match self {
+            Self::Scan(scan) | Self::Count(scan) | Self::Lookup { scan, .. } => Some(&**scan),
+            Self::Fold(fold) => Some(&fold.scan),
+            _ => None,
+        };
+        let in_subquery = |part: &Expression| match part {
+            Expression::Subquery(query) => query.subquery.node.reads(table),
+            _ => false,
+        };
+        own.is_some_and(|scan| scan.table.id == table.id)
+            || self.expressions().into_iter().any(|expression| expression.any(&in_subquery))
+            || self.inputs().into_iter().any(|input| input.reads(table))
+    }
+
     fn reserves(&self) -> bool {
         let own = match self {
             Self::Scan(scan) | Self::Lookup { scan, .. } => scan.reserves.is_some(),

@@ -5,14 +5,13 @@
 //! *Not here*: writing rows and index entries (`execute/write`).
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use sqlparser::ast::{
     self, Assignment, AssignmentTarget, ConflictTarget, Expr, FromTable, ObjectName,
     OnConflictAction, OnInsert, SelectItem, SetExpr, Spanned, TableFactor, TableObject,
-    TableWithJoins, visit_relations,
+    TableWithJoins,
 };
 
 use crate::catalog::{AsSerial, Table};
@@ -51,7 +50,6 @@ pub(crate) struct Insert {
 }
 
 impl Insert {
-    /// INSERT of a source that does not read the table.
     pub(super) fn new(
         rules: RowRules,
         source: Node,
@@ -63,7 +61,8 @@ impl Insert {
         let is_given = matches!(&source, Node::Values(rows) if !rows.iter().flatten().any(changes));
         let is_plain = conflict.is_none() && returning.is_none();
         let repeats = is_given && is_plain && !values.iter().any(changes);
-        Self { rules, source, values, conflict, returning, repeats, reads_table: false }
+        let reads_table = source.reads(&rules.table);
+        Self { rules, source, values, conflict, returning, repeats, reads_table }
     }
 }
 
@@ -240,9 +239,7 @@ impl Binder {
         };
         let (returning, columns) = self.returned(insert.returning.as_deref(), &table, &alias)?;
         let rules = self.rules(&table)?;
-        let reads_table = insert.source.as_ref().is_some_and(|query| names(query, &table.name));
-        let insert = Insert::new(rules, source, values, conflict, returning);
-        Ok((Insert { reads_table, ..insert }, columns))
+        Ok((Insert::new(rules, source, values, conflict, returning), columns))
     }
 
     /// The rows to insert, and for each target column its value on those rows.
@@ -541,16 +538,4 @@ fn check_not_generated(column: &crate::catalog::Column) -> Result<(), SqlError> 
         .with_detail(format!(
             "Column \"{name}\" is an identity column defined as GENERATED ALWAYS."
         )))
-}
-
-/// Whether a query, or a subquery of it, names a table of this name.
-fn names(query: &ast::Query, table: &str) -> bool {
-    let is_it = |name: &ObjectName| {
-        names_of(name).map_or(true, |names| names.last().is_some_and(|name| name == table))
-    };
-    let see = |name: &ObjectName| match is_it(name) {
-        true => ControlFlow::Break(()),
-        false => ControlFlow::Continue(()),
-    };
-    visit_relations(query, see).is_break()
 }

@@ -64,6 +64,55 @@ fn all_rows_of_a_copy_are_there_once() {
 }
 
 #[test]
+fn rows_with_wide_defaults_take_no_more_memory_than_others() {
+    let wide = "w TEXT DEFAULT repeat('x', 1000)";
+    let wide_rows = 9_000;
+    for threads in [1, 2] {
+        let mut session = database(threads).session("tester");
+        for key in ["id INT PRIMARY KEY", "id INT", "id INT UNIQUE"] {
+            ok(&mut session, "BEGIN");
+            ok(&mut session, &format!("CREATE TABLE t ({key}, {wide})"));
+            ok(&mut session, "COPY t (id) FROM STDIN");
+            let lines: String = (1..=wide_rows).map(|id| format!("{id}\n")).collect();
+            let copied = copy(&mut session, lines.as_bytes());
+            assert_eq!(copied, Ok(format!("COPY {wide_rows}")), "{key}");
+            ok(&mut session, "TRUNCATE t");
+            let series = format!("SELECT id FROM generate_series(1, {wide_rows}) id");
+            ok(&mut session, &format!("INSERT INTO t (id) {series}"));
+            let sums = rows(&mut session, "SELECT count(*), sum(length(w)) FROM t");
+            assert_eq!(sums, [format!("{wide_rows}|{}", wide_rows * 1_000)], "{key}");
+            ok(&mut session, "ROLLBACK");
+        }
+    }
+}
+
+/// Buckets are split while and after rows are loaded. The transaction sees each row once, however often it looks.
+#[test]
+fn rows_of_a_new_table_count_once_while_its_buckets_are_split() {
+    // Of wide rows few are inserted together, and buckets are split late.
+    let (loaded, sum) = (9_000, 9_000 * 9_001 / 2);
+    let is_kept = |id: &i64| id % 50 == 7;
+    for threads in [1, 2] {
+        let mut session = database(threads).session("tester");
+        for _ in 0..6 {
+            ok(&mut session, "BEGIN");
+            ok(&mut session, "CREATE TABLE t (id INT, w TEXT DEFAULT repeat('x', 1000))");
+            let series = format!("SELECT n FROM generate_series(1, {loaded}) n");
+            ok(&mut session, &format!("INSERT INTO t (id) {series}"));
+            for _ in 0..2 {
+                let sums = rows(&mut session, "SELECT count(id), sum(id) FROM t");
+                assert_eq!(sums, [format!("{loaded}|{sum}")]);
+                let passed = rows(&mut session, "SELECT id FROM t WHERE id % 50 = 7 ORDER BY id");
+                let expected = (1..=loaded).filter(is_kept).map(|id| id.to_string());
+                assert_eq!(passed, expected.collect::<Vec<_>>());
+            }
+            ok(&mut session, "COMMIT");
+            ok(&mut session, "DROP TABLE t");
+        }
+    }
+}
+
+#[test]
 fn an_error_of_a_copy_leaves_nothing() {
     let mut session = session();
     let all_twice = |id: i64| format!("{}\t1\n", id % (ROWS - 10));

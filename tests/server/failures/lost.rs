@@ -96,8 +96,11 @@ fn with_one_copy_a_loss_takes_its_own_rows_alone() {
             }
         }
     }
-    // A third of them, give or take some: where keys lie is drawn for each cluster.
+    // A third of the partitions, whatever share of the keys lies there.
     assert!((1..KEYS).contains(&lost), "{lost} of {KEYS} keys are lost");
+    let copied = "SELECT count(DISTINCT partition) FROM gannet_copies";
+    let copied: u32 = cluster.query(leader, copied).parse().unwrap();
+    assert!((10..=11).contains(&copied), "{copied} of 16 partitions have a copy");
 }
 
 /// A node with the last copy of some rows is silent, so the other waits for it; an operator gives the rows up.

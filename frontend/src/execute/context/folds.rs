@@ -9,36 +9,48 @@ use crate::execute::context::Context;
 
 impl Context<'_, '_> {
     /// What primaries have computed by a program of a part of what is left of a table; None if one of them does not know the program.
+    ///
+    /// The commit depends on what was folded, or `own` does, if there is such a transaction.
     pub(in crate::execute) fn fold(
         &mut self,
         table: TableId,
         program: &[u8],
         rest: &mut FoldRest,
+        own: Option<&mut Deferred>,
     ) -> Result<Option<Vec<Vec<u8>>>, Failure> {
         self.begin_range(table)?;
-        let is_unshared = self.transaction.is_unshared(table);
         let Self { coordinator, transaction, .. } = self;
-        let mut fold = |deferred: &mut Deferred| deferred.fold(coordinator, table, program, rest);
-        let deferred = &mut transaction.deferred;
-        let folded = if is_unshared { deferred.unshared(fold) } else { fold(deferred) };
+        let reads = own.unwrap_or(&mut transaction.deferred);
+        let folded = reads.fold(coordinator, table, program, rest);
         self.charge_transaction()?;
         known_program(folded)
     }
 
-    /// What primaries have computed of a table for another transaction, on which the commit depends then; None as of [`Self::fold`].
+    /// What primaries have computed of a table for another transaction; None, and `own`, as of [`Self::fold`].
     pub(in crate::execute) fn adopt_fold(
         &mut self,
-        table: TableId,
         folded: Result<(Vec<Vec<u8>>, Box<Deferred>), Abort>,
+        own: Option<&mut Deferred>,
     ) -> Result<Option<Vec<Vec<u8>>>, Failure> {
         self.check_cancel()?;
         self.round_trips += 1;
         let Some((results, reads)) = known_program(folded)? else { return Ok(None) };
-        if !self.transaction.is_unshared(table) {
-            self.transaction.deferred.adopt_scans(*reads);
-        }
+        own.unwrap_or(&mut self.transaction.deferred).adopt_scans(*reads);
         self.charge_transaction()?;
         Ok(Some(results))
+    }
+
+    /// Whether all that a transaction has folded was there at one moment.
+    pub(in crate::execute) fn is_whole(&mut self, mut folds: Deferred) -> Result<bool, Failure> {
+        match folds.commit(self.coordinator) {
+            Err(Abort::Conflict(_)) => Ok(false),
+            ended => Ok(ended.map(|()| true)?),
+        }
+    }
+
+    /// Whether no other transaction can reach a table.
+    pub(in crate::execute) fn is_unshared(&self, table: TableId) -> bool {
+        self.transaction.is_unshared(table)
     }
 
     /// Whether the transaction has written rows of a table.

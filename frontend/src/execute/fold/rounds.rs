@@ -1,12 +1,15 @@
 //! The answers of the primaries to a program, part by part of a table.
 //!
 //! Workers of the statement's node share a large table (`shares`).
+//!
+//! *Invariant*: each row counts once, though buckets are split meanwhile. The commit finds that out, but for a table that no other transaction
+//! can reach: its commit would fail because of splits alone. Such a fold is validated when it ends.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gannet_engine::{Abort, Conflict, FoldRest, TableId};
+use gannet_engine::{Abort, Conflict, Deferred, FoldRest, TableId};
 
 use crate::error::Failure;
 use crate::execute::Context;
@@ -25,6 +28,8 @@ pub(in crate::execute) enum Answer {
     Part(Vec<u8>),
     /// A primary does not know the program.
     Unknown,
+    /// Buckets were split meanwhile: some rows may have counted twice, or not.
+    Changed,
     /// Everything is folded.
     End,
 }
@@ -33,6 +38,8 @@ pub(in crate::execute) enum Answer {
 pub(in crate::execute) struct Rounds {
     table: TableId,
     program: Arc<[u8]>,
+    /// Of a table that no other transaction can reach, what was read of it.
+    own: Option<Deferred>,
     /// What is left that the statement folds itself.
     rest: FoldRest,
     rounds: usize,
@@ -46,10 +53,15 @@ pub(in crate::execute) struct Rounds {
 
 impl Rounds {
     /// Of a whole table.
-    pub(in crate::execute) fn new(table: TableId, program: Vec<u8>) -> Self {
+    pub(in crate::execute) fn new(
+        table: TableId,
+        program: Vec<u8>,
+        context: &Context<'_, '_>,
+    ) -> Self {
         Self {
             table,
             program: program.into(),
+            own: context.is_unshared(table).then(Deferred::new),
             rest: FoldRest::whole(),
             rounds: 0,
             shares: None,
@@ -75,7 +87,7 @@ impl Rounds {
             let answers = match next {
                 Next::Round(round) => {
                     self.waits_since_ns = None;
-                    context.adopt_fold(self.table, round)?
+                    context.adopt_fold(round, self.own.as_mut())?
                 }
                 Next::GoOn => self.go_on(context)?,
                 Next::Share(share) => {
@@ -86,7 +98,11 @@ impl Rounds {
                     self.wait(context)?;
                     continue;
                 }
-                Next::End => return Ok(Answer::End),
+                Next::End => {
+                    let is_whole = self.own.take().map(|own| context.is_whole(own)).transpose()?;
+                    let is_changed = is_whole == Some(false);
+                    return Ok(if is_changed { Answer::Changed } else { Answer::End });
+                }
             };
             match answers {
                 Some(answers) => self.waiting.extend(answers),
@@ -98,7 +114,8 @@ impl Rounds {
     /// Folds a part itself.
     fn go_on(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Vec<u8>>>, Failure> {
         self.rounds += 1;
-        let answers = context.fold(self.table, &self.program, &mut self.rest)?;
+        let own = self.own.as_mut();
+        let answers = context.fold(self.table, &self.program, &mut self.rest, own)?;
         let goes_on = answers.is_some() && !self.rest.is_empty();
         if self.shares.is_none() && self.rounds == ROUNDS_ALONE && goes_on {
             let at = (&*context.resources.database.cluster, context.coordinator.node());

@@ -14,7 +14,7 @@ use gannet_engine::Coordinator;
 use crate::catalog::Table;
 use crate::error::SqlError;
 use crate::execute::copy::{BATCH_ROWS, Reader, next_batch_rows};
-use crate::execute::load::{CHUNK_BYTES, CHUNK_ROWS, load};
+use crate::execute::load::{CHUNK_BYTES, CHUNK_ROWS, load_rows};
 use crate::execute::transaction::alone;
 use crate::execute::{self, Beyond, Context, Gathering, Resources, Row, Transaction};
 use crate::plan::statement::{Command, Prepared};
@@ -188,7 +188,7 @@ impl Session {
         let count = rows.len() as u64;
         let resources = self.resources(&catalog);
         let job = move |coordinator: &mut Coordinator<'_>, resources: &Resources| {
-            load(&insert, &rows, coordinator, resources).map_err(error_of)
+            load_rows(&insert, rows, coordinator, resources).map_err(error_of)
         };
         let started = self.start(None, resources, job)?;
         self.copy.as_mut().ok_or_else(no_copy)?.begun = Some(SharedBatch { started, count });
