@@ -163,7 +163,8 @@ enum Reshaped {
 }
 
 fn grow(coordinator: &mut Coordinator<'_>, table: u32, partition: u16) -> Reshaped {
-    let grown = reshape(coordinator, |it| it.begin().split_buckets(table, partition));
+    let mut wanted = 0;
+    let grown = reshape(coordinator, |it| it.begin().split_buckets(table, partition, &mut wanted));
     if grown == Reshaped::Full {
         coordinator.pause(PUT_OFF);
     }

@@ -180,7 +180,7 @@ impl Table {
     }
 
     /// Prefetches the lines of a main bucket, if there is one of that number.
-    fn prefetch_bucket(&self, partition: u16, number: u32) {
+    pub(crate) fn prefetch_bucket(&self, partition: u16, number: u32) {
         if let Some(address) = self.bucket_address(partition, number) {
             let first = address.first_word();
             for word in (first..first + self.layout().main_words).step_by(LINE_WORDS) {

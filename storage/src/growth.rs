@@ -271,6 +271,14 @@ impl Table {
         self.child_of(unit.bucket, unit.base_version).is_some()
     }
 
+    /// Prefetches the next buckets that are to be split.
+    pub fn prefetch_splits(&self, number: u16, count: u32) {
+        let Some(partition) = self.partition(number) else { return };
+        let Some(next) = self.next_split(partition, 0) else { return };
+        (next.bucket..next.bucket.saturating_add(count))
+            .for_each(|bucket| self.prefetch_bucket(number, bucket));
+    }
+
     /// Locks a bucket that is to be split, for `owner`, and takes the memory that a split needs: the next bucket of a partition, or the one
     /// that comes `behind` so many others. It is to be split if more than `behind` are `wanted` ([`Self::splits_wanted`]), or if its locks are
     /// met often.

@@ -202,12 +202,15 @@ mod tests {
         let mut tables = Tables::default();
         let mut numbers = BTreeSet::new();
         for round in 0..2 * USES_MAX + 10 {
+            let before = tables.clone();
             tables.create(entry("t")).unwrap();
             let number = tables.named("t").unwrap();
             assert_eq!(slot_of(number), (round / USES_MAX) as usize);
+            assert!(before.is_to_come(number) && !tables.is_to_come(number));
             assert!(numbers.insert(number), "{number} was given twice");
             assert_eq!(tables.remove(number), Err(ChangeError::NoSuchTable(number)), "not left");
             drop_table(&mut tables, number);
+            assert!(!tables.is_to_come(number), "it was there");
             assert_eq!(tables.leave(number), Err(ChangeError::NoSuchTable(number)));
         }
     }

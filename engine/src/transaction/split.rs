@@ -16,25 +16,37 @@ use crate::transaction::Transaction;
 
 /// Buckets that are split together.
 const TOGETHER: u32 = 16;
+/// Most buckets that are split before a sample of the buckets is looked at again.
+const SAMPLED_MAX: u32 = 8 * TOGETHER;
 
 impl Transaction<'_> {
     /// Splits the next buckets of a partition, if this node is its primary and it is crowded. How the lock of the first one was answered.
     ///
+    /// So many splits are `wanted` still, by the last look at the rows.
+    ///
     /// # Errors
     /// That of an interruption.
-    pub(crate) fn split_buckets(&mut self, table: u32, partition: u16) -> Result<Reshaping, Abort> {
+    pub(crate) fn split_buckets(
+        &mut self,
+        table: u32,
+        partition: u16,
+        wanted: &mut u32,
+    ) -> Result<Reshaping, Abort> {
         let is_primary = self.view.configuration().primary(partition) == self.view.id();
         let Some(found) = self.view.table(table).filter(|_| is_primary) else {
             return Ok(Reshaping::Enough);
         };
-        let (wanted, owner) = (found.splits_wanted(partition), self.owner);
-        let (mut first, mut behind) = (Reshaping::Enough, 0);
+        if *wanted == 0 {
+            *wanted = found.splits_wanted(partition).min(SAMPLED_MAX);
+        }
+        found.prefetch_splits(partition, TOGETHER.min(*wanted));
+        let (owner, mut first, mut behind) = (self.owner, Reshaping::Enough, 0);
         let id = self.round.commits().open.id();
         let count = self.record.write_of((id, partition), |out| {
             if behind == TOGETHER {
                 return false;
             }
-            let splitting = found.lock_to_split(partition, (behind, wanted), owner);
+            let splitting = found.lock_to_split(partition, (behind, *wanted), owner);
             first = if behind == 0 { splitting } else { first };
             let Reshaping::Granted { bucket, version } = splitting else { return false };
             let address = (table, partition, bucket);
@@ -42,6 +54,7 @@ impl Transaction<'_> {
             behind += 1;
             true
         });
+        *wanted = wanted.saturating_sub(behind);
         if count > 0 {
             self.commit_locked()?;
         }
