@@ -102,6 +102,9 @@ fn compare_partition(cluster: &Cluster, partition: u16, found: &Differences) {
                 primary_table.name()
             ));
         }
+        // Nobody copies a table that is being dropped, so later copies of the partition lack its rows.
+        let is_leaving = configuration.tables().any(|(it, entry)| it == number && entry.is_leaving);
+        let backups = if is_leaving { &[] } else { &copies[1..] };
         let tables = copies.iter().filter_map(|&copy| table(copy));
         let buckets = tables.map(|table| table.bucket_count(partition)).max().unwrap_or(0);
         for bucket in 0..buckets {
@@ -114,7 +117,7 @@ fn compare_partition(cluster: &Cluster, partition: u16, found: &Differences) {
                 found.locked.fetch_add(1, Ordering::Relaxed);
                 found.describe(format!("{} is locked by {:?}", place(), primary.owner));
             }
-            for &copy in &copies[1..] {
+            for &copy in backups {
                 table(copy).expect("a table is created on every node").snapshot(
                     partition,
                     bucket,
