@@ -103,7 +103,9 @@ fn compare_partition(cluster: &Cluster, partition: u16, found: &Differences) {
             ));
         }
         // Nobody copies a table that is being dropped, so later copies of the partition lack its rows.
-        let is_leaving = configuration.tables().any(|(it, entry)| it == number && entry.is_leaving);
+        let of_primary = views[usize::from(copies[0])].configuration();
+        let entry = of_primary.table_named(primary_table.name());
+        let is_leaving = entry.is_some_and(|(_, entry)| entry.is_leaving);
         let backups = if is_leaving { &[] } else { &copies[1..] };
         let tables = copies.iter().filter_map(|&copy| table(copy));
         let buckets = tables.map(|table| table.bucket_count(partition)).max().unwrap_or(0);
