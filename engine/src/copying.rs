@@ -29,6 +29,9 @@ const PAUSE_MIN_NS: u64 = 1_000_000;
 /// A job that is late, as transactions had its worker, catches up with at most so much.
 const APART_NS_MAX: u64 = 20_000_000;
 
+/// Between two questions for a table that only one of both nodes has heard of.
+const UNHEARD_PAUSE: Duration = Duration::from_millis(1);
+
 /// How a partition was copied.
 enum End {
     Whole,
@@ -171,6 +174,9 @@ impl TableCopy<'_> {
                 // A table that this node uses has not come to the primary yet, or has left it already. The copy goes on when both have heard.
                 let view = self.node.view();
                 let is_dropped = is_learner(&view, self.lesson) && !is_used(&view, self.table);
+                if !is_dropped {
+                    coordinator.pause(UNHEARD_PAUSE);
+                }
                 return Ok(Step { bytes: 0, is_last: is_dropped });
             }
         };
