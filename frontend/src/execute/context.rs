@@ -359,8 +359,8 @@ impl<'c, 's> Context<'c, 's> {
         let mebibytes = WRITTEN_BYTES_MAX >> 20;
         let message = format!("the transaction writes more than {mebibytes} MiB");
         let hint = "change fewer rows at a time (a range of the key per statement); COPY outside a transaction commits in batches, \
-                    and COPY and INSERT ... SELECT take any number of rows into a table that their transaction has created or truncated, \
-                    and of which it has written no row yet";
+                    INSERT ... SELECT takes any number of rows into an empty table, and COPY inside a transaction into a table that the \
+                    transaction has created or truncated, if it has written no row of that yet";
         Err(SqlError::new("54000", message).with_hint(hint).into())
     }
 

@@ -1,6 +1,6 @@
 //! CREATE, DROP and TRUNCATE: changes of the catalog, and of the data concerned.
 //!
-//! TRUNCATE gives a table and its indexes new storages; the old ones are dropped after the commit.
+//! TRUNCATE gives a table and its indexes new storages; the old ones are dropped after the commit. A large INSERT into an empty table does so, too.
 //!
 //! *Source*: PostgreSQL 15 documentation, reference pages of these statements.
 //!
@@ -298,6 +298,18 @@ fn drop_index(
     context.transaction.dropped.insert(index.entries());
     changes.put(table);
     Ok(())
+}
+
+/// A table as it is after TRUNCATE, which is a part of the transaction.
+///
+/// # Errors
+/// Those of TRUNCATE.
+pub(super) fn truncated(table: &Table, context: &mut Context<'_, '_>) -> Result<Table, Failure> {
+    let mut changes = Changes::new(false, context)?;
+    truncate(&mut changes, &table.name, false, context)?;
+    let truncated = Table::clone(changes.catalog.require(&table.name)?);
+    changes.write(context)?;
+    Ok(truncated)
 }
 
 fn truncate(

@@ -1,4 +1,4 @@
-//! COPY and INSERT ... SELECT into a table that no other transaction knows: the workers of the node share the rows.
+//! COPY and INSERT ... SELECT into storages that no other transaction knows: the workers of the node share the rows.
 //!
 //! ```text
 //! chunk   rows of the client or of the query: 8,000, or as many as take 1 MiB
@@ -6,7 +6,7 @@
 //! write   each share by one worker, in transactions of their own
 //! ```
 //! Workers that write to different partitions lock no bucket that another one wants. The entries of indexes lie in other partitions than their
-//! rows: then a chunk is one share. What was written before an error goes with the table.
+//! rows: then a chunk is one share. What was written before an error goes with the storages.
 //!
 //! *Invariant*: the table holds none of the rows while the query reads it, because the query does not read it.
 //!
@@ -64,6 +64,7 @@ pub(super) fn load(
     source: &mut dyn Operator,
     context: &mut Context<'_, '_>,
 ) -> Result<u64, Failure> {
+    context.transaction.has_loaded = true;
     let catalog = Arc::clone(&context.resources.facts.catalog);
     let loading = Loading { insert: Arc::clone(insert), catalog };
     let sharing = Sharing::new(loading, context.resources);

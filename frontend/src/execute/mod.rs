@@ -13,7 +13,7 @@
 //! storages                             the engine's tables with rows and index entries
 //! unfinished                           builds and storages of nodes that were lost
 //! copy                                 COPY
-//! load                                 COPY and INSERT ... SELECT into tables that no other transaction knows
+//! load                                 COPY and INSERT ... SELECT into storages that no other transaction knows
 //! sharing                              work that the workers of a node share
 //! touched                              tables that conflicts name
 //! ```

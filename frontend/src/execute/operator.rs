@@ -38,32 +38,51 @@ pub(super) trait Operator {
 
 /// A source, some of whose rows have been read.
 pub(super) struct Begun<'p> {
-    /// Those rows, at least one.
-    rows: Option<Vec<Row>>,
+    rows: Vec<Row>,
+    /// The charge of those rows, or of the last ones that were passed on.
+    kept: Charge,
     /// The source of the others.
     rest: Option<Box<dyn Operator + 'p>>,
 }
 
 impl Begun<'static> {
-    /// All rows of a source, at least one.
+    /// All rows of a source.
     pub(super) fn all(rows: Vec<Row>) -> Self {
-        Self { rows: Some(rows), rest: None }
+        Self { rows, kept: Charge::default(), rest: None }
     }
 }
 
 impl<'p> Begun<'p> {
-    pub(super) fn new(rows: Vec<Row>, rest: Box<dyn Operator + 'p>) -> Self {
-        Self { rows: Some(rows), rest: Some(rest) }
+    pub(super) fn new(rest: Box<dyn Operator + 'p>) -> Self {
+        Self { rows: Vec::new(), kept: Charge::default(), rest: Some(rest) }
+    }
+
+    /// Reads until so many rows, or so many bytes, wait to be passed on. Tells whether they do; if not, they are the last.
+    pub(super) fn read(
+        &mut self,
+        (rows_max, bytes_max): (usize, usize),
+        context: &mut Context<'_, '_>,
+    ) -> Result<bool, Failure> {
+        if self.rows.is_empty() {
+            self.kept.clear();
+        }
+        while self.rows.len() < rows_max && self.kept.bytes() < bytes_max {
+            let Some(rest) = &mut self.rest else { return Ok(false) };
+            let Some(mut batch) = rest.next(context)? else { return Ok(false) };
+            context.keep(&mut self.kept, &batch)?;
+            self.rows.append(&mut batch);
+        }
+        Ok(true)
     }
 }
 
 impl Operator for Begun<'_> {
     fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
-        match (self.rows.take(), &mut self.rest) {
-            (Some(rows), _) => Ok(Some(rows)),
-            (None, Some(rest)) => rest.next(context),
-            (None, None) => Ok(None),
+        if !self.rows.is_empty() {
+            return Ok(Some(std::mem::take(&mut self.rows)));
         }
+        self.kept.clear();
+        self.rest.as_mut().map_or(Ok(None), |rest| rest.next(context))
     }
 }
 

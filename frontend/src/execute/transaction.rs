@@ -35,6 +35,8 @@ pub(crate) struct Transaction {
     is_part: bool,
     /// Storages that the transaction has created, unknown to all others.
     pub(crate) created: Created,
+    /// Whether rows were loaded into some of them.
+    pub(crate) has_loaded: bool,
     /// Those that a build is to fill, which puts them into the catalog.
     pub(crate) filled_later: Vec<TableId>,
     /// Storages to drop after the commit.
@@ -64,6 +66,7 @@ impl Transaction {
             depends_on_version: false,
             is_part: false,
             created: Created::default(),
+            has_loaded: false,
             filled_later: Vec::new(),
             dropped: BTreeSet::new(),
             savepoints: Vec::new(),
@@ -102,6 +105,14 @@ impl Transaction {
                 && !self.deferred.concerns(storage)
         };
         self.savepoints.is_empty() && table.storages().all(is_untouched)
+    }
+
+    /// Whether another storage may take the place of a table's, if the table is empty: no savepoint and no build knows the present one, and
+    /// nothing is to be written there.
+    pub(crate) fn may_replace(&self, table: &Table) -> bool {
+        self.savepoints.is_empty()
+            && table.indexes.iter().all(|index| index.ready)
+            && !table.storages().any(|storage| self.deferred.concerns(storage))
     }
 
     /// SAVEPOINT.
@@ -222,7 +233,10 @@ pub(crate) fn alone_unless<T>(
             },
             Err(failure) => Err(given_up(coordinator, &mut transaction, failure)),
         };
-        resources.spares.borrow_mut().add_all(&mut transaction.created);
+        // The next run needs empty ones.
+        if !transaction.has_loaded {
+            resources.spares.borrow_mut().add_all(&mut transaction.created);
+        }
         reserved = std::mem::take(&mut transaction.reserved);
         result.map_err(&ended)
     });

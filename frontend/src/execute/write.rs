@@ -13,21 +13,29 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use gannet_engine::{Abort, Conflict, TableKey};
+use gannet_engine::{Abort, Conflict, Direction, TableKey};
 use gannet_rules::rule;
 
 use crate::catalog::{Index, Table};
 use crate::encoding::row::{Wanted, decode, encode};
 use crate::error::{Failure, SqlError};
+use crate::execute::build::is_empty;
 use crate::execute::context::row_bytes;
+use crate::execute::define::truncated;
 use crate::execute::gather::Gathering;
 use crate::execute::load::load;
 use crate::execute::operator::{Begun, Operator, open};
+use crate::execute::scan::whole;
 use crate::execute::{BATCH_ROWS, Context, Row};
 use crate::expression::Expression;
 use crate::memory::Charge;
 use crate::plan::{Delete, IndexChoice, Insert, OnConflict, Reserve, RowRules, Update};
 use crate::value::Value;
+
+/// Rows for which an empty table is truncated. Fewer are written with the transaction.
+const TRUNCATED_ROWS: usize = 50 * BATCH_ROWS;
+/// The same in bytes, as a part of the memory that a statement may keep.
+const TRUNCATED_PART: usize = 4;
 
 /// Rows and the keys that they take.
 pub(super) struct Entry {
@@ -66,38 +74,49 @@ pub(super) fn insert(
         kept.dispose(source);
         return inserted;
     }
-    let (mut source, mut kept) = (open(&insert.source), Charge::default());
-    let mut rows = some_rows(&mut *source, BATCH_ROWS + 1, &mut kept, context)?;
-    let is_plain = insert.conflict.is_none() && insert.returning.is_none();
-    let is_large = rows.len() > BATCH_ROWS;
-    if is_large && is_plain && context.transaction.may_fill(&insert.rules.table) {
-        return load(insert, &mut Begun::new(rows, source), context);
+    let mut source = Begun::new(open(&insert.source));
+    let are_many = source.read((BATCH_ROWS + 1, usize::MAX), context)?;
+    if are_many && let Some(insert) = loading(insert, &mut source, context)? {
+        return load(&insert, &mut source, context);
     }
     let (mut count, mut touched) = (0, BTreeSet::new());
-    loop {
+    while let Some(rows) = source.next(context)? {
         count += insert_some(insert, &rows, &mut touched, returned, context)?;
-        if rows.len() < BATCH_ROWS {
-            return Ok(count);
-        }
-        rows = some_rows(&mut *source, BATCH_ROWS, &mut kept, context)?;
+        source.read((BATCH_ROWS, usize::MAX), context)?;
     }
+    Ok(count)
 }
 
-/// The next rows of a source, at least so many unless they are the last.
-fn some_rows(
-    source: &mut dyn Operator,
-    rows_min: usize,
-    kept: &mut Charge,
+/// The INSERT with which workers load the rows of a source; None if the rows are written with the transaction.
+///
+/// A table that is empty and is to get very many rows is truncated. Then no other transaction knows its storages. Other transactions
+/// that are under way meet a new version of the catalog, so this is not done for fewer rows.
+fn loading(
+    insert: &Arc<Insert>,
+    source: &mut Begun<'_>,
     context: &mut Context<'_, '_>,
-) -> Result<Vec<Row>, Failure> {
-    kept.clear();
-    let mut rows = Vec::new();
-    while rows.len() < rows_min {
-        let Some(mut batch) = source.next(context)? else { break };
-        context.keep(kept, &batch)?;
-        rows.append(&mut batch);
+) -> Result<Option<Arc<Insert>>, Failure> {
+    let table = &*insert.rules.table;
+    if insert.conflict.is_some() || insert.returning.is_some() {
+        return Ok(None);
     }
-    Ok(rows)
+    if context.transaction.may_fill(table) {
+        return Ok(Some(Arc::clone(insert)));
+    }
+    if !context.transaction.may_replace(table) || !seems_empty(table, context)? {
+        return Ok(None);
+    }
+    let bytes_max = context.budget().share(0) / TRUNCATED_PART;
+    if !source.read((TRUNCATED_ROWS, bytes_max), context)? || !is_empty(table, context)? {
+        return Ok(None);
+    }
+    Ok(Some(Arc::new(insert.of_same_rows(truncated(table, context)?))))
+}
+
+/// Whether a table is empty. The commit does not depend on that.
+fn seems_empty(table: &Table, context: &mut Context<'_, '_>) -> Result<bool, Failure> {
+    let page = context.scan_unobserved(table.rows(), &whole(), Direction::Ascending, 1)?;
+    Ok(page.rows.is_empty())
 }
 
 /// Inserts rows that are in memory, as [`insert`] does.

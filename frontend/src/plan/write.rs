@@ -64,6 +64,12 @@ impl Insert {
         let reads_table = source.reads(&rules.table);
         Self { rules, source, values, conflict, returning, repeats, reads_table }
     }
+
+    /// An INSERT of the same rows into another state of the table, without a source.
+    pub(crate) fn of_same_rows(&self, table: Table) -> Self {
+        let rules = RowRules { table: Arc::new(table), checks: self.rules.checks.clone() };
+        Self::new(rules, Node::Values(Vec::new()), self.values.clone(), None, None)
+    }
 }
 
 /// ON CONFLICT.

@@ -273,3 +273,108 @@ fn rows_that_change_before_the_commit_of_their_copies_are_a_conflict() {
         }
     }
 }
+
+#[test]
+fn an_empty_table_takes_any_number_of_rows() {
+    for (threads, columns) in [
+        (1, "id INT PRIMARY KEY, n INT"),
+        (2, "id INT PRIMARY KEY, n INT"),
+        (2, "id INT, n INT"),
+        (2, "id INT, n INT UNIQUE"),
+    ] {
+        let mut session = database(threads).session("tester");
+        ok(&mut session, &format!("CREATE TABLE t ({columns})"));
+        // Rows were there, and are gone.
+        ok(&mut session, "INSERT INTO t SELECT id, id FROM generate_series(1, 5000) id");
+        ok(&mut session, "DELETE FROM t");
+        let series = format!("SELECT id, 2 * id FROM generate_series(1, {ROWS}) id");
+        let tag = ok(&mut session, &format!("INSERT INTO t {series}"));
+        assert!(format!("{tag:?}").contains(&format!("INSERT 0 {ROWS}")), "{tag:?}");
+        let sums = "SELECT count(*), sum(id), sum(n) FROM t";
+        let sum = ROWS * (ROWS + 1) / 2;
+        let expected = format!("{ROWS}|{sum}|{}", 2 * sum);
+        assert_eq!(rows(&mut session, sums), [&*expected], "{columns}");
+        // Into a table with rows they are written by one commit, and do not fit.
+        let more = format!("INSERT INTO t SELECT -id, -n FROM ({series}) AS more (id, n)");
+        assert_eq!(code(&mut session, &more), "53200", "{columns}");
+        assert_eq!(rows(&mut session, sums), [&*expected], "{columns}");
+        // In a transaction, too, which can be rolled back.
+        ok(&mut session, "TRUNCATE t");
+        for end in ["ROLLBACK", "COMMIT"] {
+            ok(&mut session, "BEGIN");
+            ok(&mut session, &format!("INSERT INTO t {series}"));
+            assert_eq!(rows(&mut session, sums), [&*expected], "{columns}");
+            ok(&mut session, end);
+            let after = if end == "COMMIT" { &*expected } else { "0|NULL|NULL" };
+            assert_eq!(rows(&mut session, sums), [after], "{columns}");
+        }
+    }
+}
+
+#[test]
+fn an_error_of_rows_for_an_empty_table_leaves_it_empty() {
+    let mut session = session();
+    ok(&mut session, "CREATE TABLE t (id INT PRIMARY KEY, n INT CHECK (n > 0))");
+    let last = ROWS - 3;
+    let sources = [
+        (format!("SELECT id % {last}, 1 FROM generate_series(1, {ROWS}) id"), "23505"),
+        (format!("SELECT id, {last} - id FROM generate_series(1, {ROWS}) id"), "23514"),
+        (format!("SELECT id, {ROWS} / ({last} - id) FROM generate_series(1, {last}) id"), "22012"),
+    ];
+    for (source, expected) in sources {
+        assert_eq!(code(&mut session, &format!("INSERT INTO t {source}")), expected);
+        assert_eq!(rows(&mut session, "SELECT count(*) FROM t"), ["0"]);
+    }
+    ok(&mut session, "INSERT INTO t VALUES (1, 1)");
+    assert_eq!(rows(&mut session, "SELECT * FROM t"), ["1|1"]);
+}
+
+#[test]
+fn an_empty_table_that_others_use_meanwhile_is_a_conflict() {
+    let database = database(2);
+    let (mut session, mut other) = (database.session("tester"), database.session("other"));
+    ok(&mut session, "CREATE TABLE t (id INT PRIMARY KEY, n INT)");
+    let load = format!("INSERT INTO t SELECT id, 0 FROM generate_series(1, {ROWS}) id");
+    // Another transaction commits first: its row is not lost.
+    ok(&mut session, "BEGIN");
+    ok(&mut session, &load);
+    ok(&mut other, "INSERT INTO t VALUES (0, 1)");
+    assert_eq!(code(&mut session, "COMMIT"), "40001");
+    assert_eq!(rows(&mut session, "SELECT * FROM t"), ["0|1"]);
+    ok(&mut session, "DELETE FROM t");
+    // Another one has written its row, and commits later: the row goes into no table that is gone.
+    ok(&mut session, "BEGIN");
+    ok(&mut session, &load);
+    ok(&mut other, "BEGIN");
+    ok(&mut other, "INSERT INTO t VALUES (0, 1)");
+    ok(&mut session, "COMMIT");
+    assert_eq!(code(&mut other, "COMMIT"), "40001");
+    ok(&mut other, "INSERT INTO t VALUES (0, 1)");
+    let counts = rows(&mut session, "SELECT count(*), sum(n) FROM t");
+    assert_eq!(counts, [format!("{}|1", ROWS + 1)]);
+}
+
+/// What an attempt has loaded whose commit failed is not there beside the rows of the next one.
+#[test]
+fn rows_for_an_empty_table_are_loaded_again_after_a_conflict() {
+    let database = database(2);
+    let (mut session, mut other) = (database.session("tester"), database.session("other"));
+    ok(&mut session, "CREATE TABLE source (id INT PRIMARY KEY, n INT)");
+    ok(&mut session, "CREATE TABLE t (id INT, n INT)");
+    ok(
+        &mut session,
+        &format!("INSERT INTO source SELECT id, 0 FROM generate_series(1, {ROWS}) id"),
+    );
+    // They end while the rows are loaded, or before they are loaded again.
+    let updates = 500;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 1..=updates {
+                ok(&mut other, &format!("UPDATE source SET n = {n} WHERE id = 77"));
+            }
+        });
+        ok(&mut session, "INSERT INTO t SELECT id, n FROM source");
+    });
+    let counts = rows(&mut session, "SELECT count(*), sum(id), sum(n) > 0 FROM t");
+    assert_eq!(counts, [format!("{ROWS}|{}|t", ROWS * (ROWS + 1) / 2)]);
+}
