@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! clients     warm-up ─► measured ────────────────────────────────► stopped
-//! coroutines  one of each worker inserts its share of the rows ─► all rows are there
+//! coroutines  one of each worker expects and inserts its share of the rows ─► all rows are there
 //! ```
 //! *Not here*: tables that have grown before the measurement (`grow`).
 

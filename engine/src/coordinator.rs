@@ -240,10 +240,18 @@ impl<'s> Coordinator<'s> {
         let since = *self.turn_since_ns.get_or_insert(now);
         let is_long = now.saturating_sub(since) >= TURN_NS_MAX;
         if is_long {
+            self.let_others_go_on(1);
+        }
+        is_long
+    }
+
+    /// Lets each of the worker's other coroutines go on so often, if it can.
+    pub(crate) fn let_others_go_on(&mut self, turns: u32) {
+        for _ in 0..turns {
+            let now = self.now_ns();
             self.transaction.sleep_until(now);
             self.turn_since_ns = None;
         }
-        is_long
     }
 
     /// Has the primaries of a table split buckets for so many new rows, and waits for that, for two seconds or a little longer. Whether they

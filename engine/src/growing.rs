@@ -22,9 +22,13 @@ use gannet_storage::{Reshaping, Retired};
 use crate::coordinator::Coordinator;
 use crate::node::Node;
 use crate::outcome::Abort;
+use crate::transaction::split::Splits;
 
 /// How long the job waits where memory has ended, before it looks for partitions again.
 const PUT_OFF: Duration = Duration::from_millis(20);
+/// How often the worker's other coroutines go on between some splits and the next ones, unless the splits are late: transactions beside
+/// the growth keep nine tenths of their rate, and who waits for the buckets does not lose what others use.
+const TURNS: u32 = 8;
 /// Locks of the next bucket that are refused before others come first.
 const ATTEMPTS_MAX: u32 = 10;
 /// Between two looks at partitions that may be shrunk.
@@ -163,8 +167,12 @@ enum Reshaped {
 }
 
 fn grow(coordinator: &mut Coordinator<'_>, table: u32, partition: u16) -> Reshaped {
-    let mut wanted = 0;
-    let grown = reshape(coordinator, |it| it.begin().split_buckets(table, partition, &mut wanted));
+    let mut splits = Splits::default();
+    let grown = reshape(coordinator, |it| {
+        let reshaping = it.begin().split_buckets(table, partition, &mut splits)?;
+        it.let_others_go_on(if splits.are_late { 0 } else { TURNS });
+        Ok(reshaping)
+    });
     if grown == Reshaped::Full {
         coordinator.pause(PUT_OFF);
     }
@@ -173,7 +181,11 @@ fn grow(coordinator: &mut Coordinator<'_>, table: u32, partition: u16) -> Reshap
 
 fn shrink(coordinator: &mut Coordinator<'_>, table: u32, partition: u16) -> Reshaped {
     // Without memory the buckets stay.
-    reshape(coordinator, |it| it.begin().merge_buckets(table, partition))
+    reshape(coordinator, |it| {
+        let reshaping = it.begin().merge_buckets(table, partition)?;
+        it.let_others_go_on(TURNS);
+        Ok(reshaping)
+    })
 }
 
 /// Has buckets split or merged until there are enough, or it is refused too often.

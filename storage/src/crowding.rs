@@ -24,6 +24,8 @@ const BUCKETS_PER_LOOK: u32 = 16;
 /// for its rows is not taken for a crowded one.
 const BEGINS_PERCENT: u64 = 125;
 const ENDS_PERCENT: u64 = 100;
+/// Splits are late when more are wanted than this part of the buckets that are there.
+const LATE_PART: u32 = 4;
 /// Buckets are merged while a partition has fewer rows than so many percent of those that they are meant for. Growth begins far from that.
 const SPARSE_PERCENT: u64 = 40;
 /// Removals between two looks, at least; a power of two.
@@ -248,6 +250,14 @@ impl Table {
         }
         let wanted = self.buckets_wanted((partition, main), number, &next, ENDS_PERCENT);
         u32::try_from(wanted.saturating_sub(next.child.into())).unwrap_or(u32::MAX)
+    }
+
+    /// Whether so many splits are wanted that the chains of a partition become long.
+    #[must_use]
+    pub fn is_late(&self, number: u16, splits: u32) -> bool {
+        let growth = self.partition(number).and_then(Partition::growth);
+        let buckets = growth.map_or(self.layout().buckets, Growth::born);
+        splits > buckets / LATE_PART
     }
 
     /// Whether a partition has, or is about to get, more than so many percent of the rows that its buckets are meant for.

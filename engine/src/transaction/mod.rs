@@ -31,7 +31,7 @@ mod primary;
 pub(crate) mod reserve;
 pub(crate) mod round;
 mod scan;
-mod split;
+pub(crate) mod split;
 mod validate;
 
 use std::cell::RefCell;

@@ -15,14 +15,21 @@ use crate::outcome::Abort;
 use crate::transaction::Transaction;
 
 /// Buckets that are split together.
-const TOGETHER: u32 = 16;
+const TOGETHER: u32 = 8;
 /// Most buckets that are split before a sample of the buckets is looked at again.
-const SAMPLED_MAX: u32 = 8 * TOGETHER;
+const SAMPLED_MAX: u32 = 16 * TOGETHER;
+
+/// What the last look at the rows of a partition has told.
+#[derive(Default)]
+pub(crate) struct Splits {
+    /// So many are wanted still.
+    wanted: u32,
+    /// Whether the buckets had become far too few.
+    pub(crate) are_late: bool,
+}
 
 impl Transaction<'_> {
     /// Splits the next buckets of a partition, if this node is its primary and it is crowded. How the lock of the first one was answered.
-    ///
-    /// So many splits are `wanted` still, by the last look at the rows.
     ///
     /// # Errors
     /// That of an interruption.
@@ -30,14 +37,16 @@ impl Transaction<'_> {
         &mut self,
         table: u32,
         partition: u16,
-        wanted: &mut u32,
+        splits: &mut Splits,
     ) -> Result<Reshaping, Abort> {
         let is_primary = self.view.configuration().primary(partition) == self.view.id();
         let Some(found) = self.view.table(table).filter(|_| is_primary) else {
             return Ok(Reshaping::Enough);
         };
+        let Splits { wanted, are_late } = splits;
         if *wanted == 0 {
-            *wanted = found.splits_wanted(partition).min(SAMPLED_MAX);
+            let all = found.splits_wanted(partition);
+            (*wanted, *are_late) = (all.min(SAMPLED_MAX), found.is_late(partition, all));
         }
         found.prefetch_splits(partition, TOGETHER.min(*wanted));
         let (owner, mut first, mut behind) = (self.owner, Reshaping::Enough, 0);
