@@ -179,7 +179,7 @@ impl Assembly {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::packet::Kind;

@@ -128,7 +128,7 @@ pub(crate) fn append(
     out.truncate(start + message_bytes(length));
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -379,7 +379,7 @@ impl<'a> BucketUpdateWriter<'a> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -146,7 +146,7 @@ impl<'a> CommitRecordWriter<'a> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::bucket_update::BucketUpdateWriter;

@@ -124,7 +124,7 @@ impl Format {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::udp::ClusterKey;
