@@ -128,7 +128,8 @@ pub(crate) fn append(
     out.truncate(start + message_bytes(length));
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -361,7 +361,8 @@ pub(crate) fn is_intact(packet: &[u8]) -> bool {
     packet.len() >= HEADER_BYTES && packet[0..4] == crc32c::crc32c(&packet[4..]).to_le_bytes()
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

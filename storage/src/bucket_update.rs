@@ -379,7 +379,8 @@ impl<'a> BucketUpdateWriter<'a> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -146,7 +146,8 @@ impl<'a> CommitRecordWriter<'a> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use crate::bucket_update::BucketUpdateWriter;

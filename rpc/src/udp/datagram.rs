@@ -124,7 +124,8 @@ impl Format {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use crate::udp::ClusterKey;
