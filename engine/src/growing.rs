@@ -26,8 +26,8 @@ use crate::transaction::split::Splits;
 
 /// How long the job waits where memory has ended, before it looks for partitions again.
 const PUT_OFF: Duration = Duration::from_millis(20);
-/// How often the worker's other coroutines go on between some splits and the next ones, unless the splits are late: transactions beside
-/// the growth keep nine tenths of their rate, and who waits for the buckets does not lose what others use.
+/// How often the worker's other coroutines go on between some splits and the next ones, unless the splits are late. So transactions beside
+/// the growth keep nine tenths of their rate (`docs/benchmarks.md`, "Tables that have grown").
 const TURNS: u32 = 8;
 /// Locks of the next bucket that are refused before others come first.
 const ATTEMPTS_MAX: u32 = 10;

@@ -161,7 +161,8 @@ fn be_one_database(plan: &Plan) {
         .output()
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success() && text.contains("verify: passed"), "{text}");
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && text.contains("verify: passed"), "{text}{errors}");
 }
 
 /// The output of `gannet status`, and whether all nodes are up.

@@ -264,6 +264,18 @@ impl<'c, 's> Context<'c, 's> {
         Ok(count)
     }
 
+    /// As [`Self::count`], of entries that the commit does not depend on.
+    pub(super) fn count_unobserved(
+        &mut self,
+        table: TableId,
+        range: &KeyRange,
+    ) -> Result<u64, Failure> {
+        self.begin_range(table)?;
+        let Self { coordinator, transaction, .. } = self;
+        let count = |deferred: &mut Deferred| deferred.count(coordinator, table, range);
+        Ok(transaction.deferred.unshared(count)?)
+    }
+
     /// A round trip to a table, of which a range is read.
     fn begin_range(&mut self, table: TableId) -> Result<(), Failure> {
         self.check_cancel()?;

@@ -3,6 +3,8 @@
 //! ```text
 //! first page, in the order of the keys ─► filter, for the keys behind it ─► each primary ─► rows that pass, in no order
 //! ```
+//! The filter of a range of an index that has a large part of the rows is that of the whole table, with the conditions of the range.
+//!
 //! The scan evaluates the filter again, and reads the rows that a primary has not looked at.
 //!
 //! *Not here*: the filter at the primaries (`fold/filter`).
@@ -23,7 +25,8 @@ use crate::plan::{Access, IndexChoice, Reserve, Scan};
 const ATTEMPTS_MAX: u32 = 10;
 
 /// A scan whose filter is evaluated at the primaries.
-pub(super) struct Filtered {
+pub(super) struct Filtered<'p> {
+    scan: &'p Scan,
     rounds: Rounds,
     /// What it reads, until the first rows have come.
     rest: Option<KeyRange>,
@@ -38,11 +41,25 @@ pub(super) enum Further {
     End,
 }
 
-impl Filtered {
-    /// The rest of a scan; None if its filter cannot be evaluated at the primaries.
-    pub(super) fn new(scan: &Scan, rest: &KeyRange, context: &mut Context<'_, '_>) -> Option<Self> {
-        let filter = scan.filter.as_ref()?;
+impl<'p> Filtered<'p> {
+    /// The rest of a full scan; None if its filter cannot be evaluated at the primaries.
+    pub(super) fn new(
+        scan: &'p Scan,
+        rest: &KeyRange,
+        context: &mut Context<'_, '_>,
+    ) -> Option<Self> {
         let Bound::Excluded(last) = &rest.from else { return None };
+        Self::behind(scan, last, rest.clone(), context)
+    }
+
+    /// The rows of a full scan with keys greater than one. If a primary does not know the filter, `rest` is to be read.
+    pub(super) fn behind(
+        scan: &'p Scan,
+        last: &[u8],
+        rest: KeyRange,
+        context: &mut Context<'_, '_>,
+    ) -> Option<Self> {
+        let filter = scan.filter.as_ref()?;
         let attempts = match scan.reserves {
             None => ATTEMPTS_MAX,
             // The next ones reserve rows. These come in the order of their keys, so that statements do not wait for each other in a ring.
@@ -62,15 +79,12 @@ impl Filtered {
         let value = &mut |fixed: &_| context.value(fixed, &[]).ok();
         let program = Program::filter(filter, &scan.missing, last, value)?;
         let rounds = Rounds::new(scan.table.rows(), program, context);
-        Some(Self { rounds, rest: Some(rest.clone()) })
+        Some(Self { scan, rounds, rest: Some(rest) })
     }
 
     /// The next rows.
-    pub(super) fn next(
-        &mut self,
-        scan: &Scan,
-        context: &mut Context<'_, '_>,
-    ) -> Result<Further, Failure> {
+    pub(super) fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Further, Failure> {
+        let scan = self.scan;
         let answer = match self.rounds.next(context)? {
             Answer::Part(answer) => answer,
             Answer::Unknown | Answer::Changed => {

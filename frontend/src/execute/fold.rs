@@ -5,6 +5,8 @@
 //!     └ a primary has given up, or the transaction has written rows of the table, or buckets are split again and again: the rows are
 //!       read instead
 //! ```
+//! Of a range of an index they compute them if the range is wide (`scan`).
+//!
 //! *Not here*: programs (`fold`), how the answers come (`fold/rounds`), and groups that do not fit into memory (`aggregate`).
 
 mod rounds;
@@ -71,6 +73,7 @@ impl<'p> Folded<'p> {
 
     fn program(&self, context: &mut Context<'_, '_>) -> Option<Vec<u8>> {
         let Fold { scan, keys, aggregates, .. } = self.fold;
+        let scan = scan.whole.as_deref().unwrap_or(scan);
         if context.has_written(scan.table.rows()) {
             return None;
         }
@@ -85,14 +88,16 @@ impl Operator for Folded<'_> {
         if let Some(groups) = &mut self.groups {
             return groups.next(context);
         }
-        if let Some(program) = self.program(context)
+        let Fold { scan, keys, aggregates, .. } = self.fold;
+        let mut rows = ScanRows::new(scan);
+        let is_narrow = scan.whole.is_some() && !rows.begin_range(context)?;
+        if !is_narrow
+            && let Some(program) = self.program(context)
             && let Some(first) = self.first_merged(&program, context)?
         {
             return Ok(first);
         }
-        let Fold { scan, keys, aggregates, .. } = self.fold;
-        let rows = Box::new(ScanRows::new(scan));
-        self.groups.insert(Aggregation::new(rows, keys, aggregates)).next(context)
+        self.groups.insert(Aggregation::new(Box::new(rows), keys, aggregates)).next(context)
     }
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! Points   keys ─ batch ─► rows           one round trip per batch
 //! Range    page ─► page ─► ...            one round trip per page; entries of an index need another one for their rows
-//!              └─► rows that pass ─► ...  if the first page of a whole table has few of them (`filtered`)
+//!              └─► rows that pass ─► ...  if the first page of a whole table, or of a large part of it, has few of them (`filtered`)
 //! ```
 //!
 //! *Not here*: the choice of the access (`plan/access`).
@@ -20,6 +20,7 @@ use crate::error::Failure;
 use crate::execute::context::KEY_OVERHEAD_BYTES;
 use crate::execute::filtered::{Filtered, Further};
 use crate::execute::operator::Operator;
+use crate::execute::transaction::OVERTAKEN_MAX;
 use crate::execute::{Context, Row};
 use crate::expression::Expression;
 use crate::memory::Charge;
@@ -31,6 +32,9 @@ const FIRST_PAGE_ROWS: usize = 128;
 /// Rows of further pages. Long pages waste fewer rows of other partitions' shares.
 const NEXT_PAGE_ROWS: usize = 4_000;
 
+/// Rows of a wide range, at least, and the part of the table's rows that they are.
+const WIDE_ROWS_MIN: u64 = 10_000;
+const WIDE_PART: u64 = 8;
 /// Rows that are read by their keys in one round trip.
 const POINT_ROWS: usize = 1_000;
 
@@ -40,19 +44,21 @@ pub(super) type PrimaryBytes = Vec<u8>;
 /// The rows of a scan whose access does not depend on other rows.
 pub(super) struct ScanRows<'p> {
     scan: &'p Scan,
-    state: State,
+    state: State<'p>,
+    /// Rows that were read before they were asked for.
+    first: Vec<Row>,
     /// The charge of keys that are not read yet.
     charge: Charge,
 }
 
-enum State {
+enum State<'p> {
     New,
     /// Keys that are not read yet.
     Points(std::vec::IntoIter<TableKey>),
     /// The remaining range.
     Range(KeyRange),
     /// The rows of the remaining range that pass the filter.
-    Filtered(Box<Filtered>),
+    Filtered(Box<Filtered<'p>>),
     /// Entries of an index whose rows are reserved one by one, and the range behind them.
     Entries(std::vec::IntoIter<KeyValue>, Option<KeyRange>),
     Done,
@@ -60,7 +66,7 @@ enum State {
 
 impl<'p> ScanRows<'p> {
     pub(super) fn new(scan: &'p Scan) -> Self {
-        Self { scan, state: State::New, charge: Charge::default() }
+        Self { scan, state: State::New, first: Vec::new(), charge: Charge::default() }
     }
 
     fn page(
@@ -104,10 +110,10 @@ impl<'p> ScanRows<'p> {
     /// Further rows that pass the filter, where the primaries evaluate it.
     fn filtered(
         &mut self,
-        mut filtered: Box<Filtered>,
+        mut filtered: Box<Filtered<'p>>,
         context: &mut Context<'_, '_>,
     ) -> Result<Vec<Row>, Failure> {
-        match filtered.next(self.scan, context)? {
+        match filtered.next(context)? {
             Further::Rows(rows) => {
                 self.state = State::Filtered(filtered);
                 return Ok(rows);
@@ -119,7 +125,37 @@ impl<'p> ScanRows<'p> {
     }
 }
 
-impl ScanRows<'_> {
+impl<'p> ScanRows<'p> {
+    /// Reads the first page of a range. Tells whether the range is wide.
+    pub(super) fn begin_range(&mut self, context: &mut Context<'_, '_>) -> Result<bool, Failure> {
+        let Access::Range(range) = &self.scan.access else { return Ok(false) };
+        let Some(range) = key_range(range, &[], context)? else { return Ok(false) };
+        self.first = self.page(&range, FIRST_PAGE_ROWS, context)?;
+        match &self.state {
+            State::Range(rest) => is_wide(self.scan, rest, context),
+            _ => Ok(false),
+        }
+    }
+
+    /// The first rows of a range. If few of them pass, and the range is wide, the primaries evaluate the filter.
+    fn first_of_range(
+        &mut self,
+        range: KeyRange,
+        context: &mut Context<'_, '_>,
+    ) -> Result<Vec<Row>, Failure> {
+        let rows = self.page(&range, FIRST_PAGE_ROWS, context)?;
+        if let (State::Range(rest), Some(whole)) = (&self.state, &self.scan.whole)
+            && 2 * rows.len() <= FIRST_PAGE_ROWS
+            && is_wide(self.scan, rest, context)?
+            && let Some(filtered) = Filtered::behind(whole, &[], range, context)
+        {
+            // These rows come again.
+            self.state = State::Filtered(Box::new(filtered));
+            return Ok(Vec::new());
+        }
+        Ok(rows)
+    }
+
     /// The rows with the next keys.
     fn points(
         &mut self,
@@ -164,6 +200,9 @@ impl ScanRows<'_> {
 
 impl Operator for ScanRows<'_> {
     fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
+        if !self.first.is_empty() {
+            return Ok(Some(std::mem::take(&mut self.first)));
+        }
         loop {
             let rows = match std::mem::replace(&mut self.state, State::Done) {
                 State::Done => return Ok(None),
@@ -189,7 +228,7 @@ impl Operator for ScanRows<'_> {
                         self.points(keys.into_iter(), context)?
                     }
                     Access::Range(range) => match key_range(range, &[], context)? {
-                        Some(range) => self.page(&range, FIRST_PAGE_ROWS, context)?,
+                        Some(range) => self.first_of_range(range, context)?,
                         None => return Ok(None),
                     },
                     Access::Full => self.page(&whole(), FIRST_PAGE_ROWS, context)?,
@@ -200,6 +239,22 @@ impl Operator for ScanRows<'_> {
             }
         }
     }
+}
+
+/// Whether a range of a scan has so large a part of the table's rows that the primaries had better look at all of them. The commit depends on
+/// the whole table then, so that transactions of several statements, and statements that are overtaken again and again, read the range.
+fn is_wide(scan: &Scan, range: &KeyRange, context: &mut Context<'_, '_>) -> Result<bool, Failure> {
+    let is_possible = context.commits
+        && (context.attempt <= OVERTAKEN_MAX || context.transaction.has_barriers)
+        && !scan.with_key
+        && scan.reserves.is_none();
+    let Access::Range(IndexRange { index, .. }) = &scan.access else { return Ok(false) };
+    if !is_possible {
+        return Ok(false);
+    }
+    let rows = context.count_unobserved(index.storage(&scan.table), range)?;
+    Ok(rows >= WIDE_ROWS_MIN
+        && rows * WIDE_PART >= context.count_unobserved(scan.table.rows(), &whole())?)
 }
 
 /// The row that an entry of a scan's index leads to, if it passes the filter and could be reserved.

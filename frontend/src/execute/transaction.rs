@@ -27,6 +27,8 @@ pub(crate) const OVERTAKEN_MAX: u32 = 3;
 /// A transaction of a session; moves into the job of each statement and back.
 pub(crate) struct Transaction {
     pub(crate) deferred: Deferred,
+    /// Whether others wait for its scans.
+    pub(crate) has_barriers: bool,
     /// The catalog that the transaction sees; None if it is the statement's.
     pub(crate) catalog: Option<Arc<Catalog>>,
     /// Whether the commit depends on the version of the catalog.
@@ -66,6 +68,7 @@ impl Transaction {
             depends_on_version: false,
             is_part: false,
             created: Created::default(),
+            has_barriers: false,
             has_loaded: false,
             filled_later: Vec::new(),
             dropped: BTreeSet::new(),
@@ -83,7 +86,7 @@ impl Transaction {
 
     /// A transaction that writes nothing, and keeps others from writing while it scans: see [`Deferred::with_scan_barriers`].
     pub(crate) fn with_scan_barriers(self) -> Self {
-        Self { deferred: self.deferred.with_scan_barriers(), ..self }
+        Self { deferred: self.deferred.with_scan_barriers(), has_barriers: true, ..self }
     }
 
     /// A transaction that writes part of what another one has created, and depends on that one's catalog.

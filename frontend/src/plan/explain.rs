@@ -82,8 +82,15 @@ impl Lines {
             self.node(input, level + 1);
         }
         if let Node::Fold(fold) = node {
-            let scan = scan_text(&fold.scan, None);
-            self.push(level + 1, format!("Partial Aggregate at Primaries by {scan}"));
+            let whole = fold.scan.whole.as_deref();
+            let scan = scan_text(whole.unwrap_or(&fold.scan), None);
+            let partial = format!("Partial Aggregate at Primaries by {scan}");
+            if whole.is_some() {
+                self.push(level + 1, scan_text(&fold.scan, None));
+                self.push(level + 1, format!("or, for many rows, {partial}"));
+            } else {
+                self.push(level + 1, partial);
+            }
         }
         if let Node::Lookup { left, scan, .. } = node {
             self.push(level + 1, scan_text(scan, Some(left)));

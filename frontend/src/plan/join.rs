@@ -185,11 +185,21 @@ impl Builder<'_> {
                 if conditions.iter().any(access::is_never) {
                     return Ok((Node::Values(Vec::new()), false));
                 }
-                let chosen = choose(&table, &columns, conditions, &|_| false, order);
+                let chosen = choose(&table, &columns, conditions.clone(), &|_| false, order);
                 let is_ordered = chosen.is_ordered;
-                let rest = chosen.rest.into_iter().map(|c| c.renumbered(&local)).collect();
-                let scan = self.scan(table, alias, &columns, chosen.access, rest)?;
-                Ok((Node::Scan(Box::new(scan)), is_ordered))
+                let own =
+                    |all: Vec<Expression>| all.into_iter().map(|c| c.renumbered(&local)).collect();
+                let whole = match chosen.access {
+                    Access::Range(_) if !is_ordered => {
+                        let (table, alias) = (Arc::clone(&table), alias.clone());
+                        let scan =
+                            self.scan(table, alias, &columns, Access::Full, own(conditions))?;
+                        Some(Box::new(scan))
+                    }
+                    _ => None,
+                };
+                let scan = self.scan(table, alias, &columns, chosen.access, own(chosen.rest))?;
+                Ok((Node::Scan(Box::new(Scan { whole, ..scan })), is_ordered))
             }
             Source::System(relation) => {
                 let conditions = conditions.into_iter().map(|c| c.renumbered(&local)).collect();
@@ -222,8 +232,8 @@ impl Builder<'_> {
             if wanted.iter().all(|wanted| *wanted) { Wanted::All } else { Wanted::Some(wanted) };
         let missing = table.missing_values()?;
         let filter = Expression::all(filter);
-        let (with_key, reserves) = (false, None);
-        Ok(Scan { table, alias, access, filter, wanted, missing, with_key, reserves })
+        let (whole, with_key, reserves) = (None, false, None);
+        Ok(Scan { table, alias, access, whole, filter, wanted, missing, with_key, reserves })
     }
 
     /// Joins a relation with the rows so far.

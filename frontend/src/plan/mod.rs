@@ -201,6 +201,8 @@ pub(crate) struct Scan {
     /// The table's name in the statement.
     pub(crate) alias: String,
     pub(crate) access: Access,
+    /// Of a range whose order does not matter, a scan of all the table's rows that gives the same ones.
+    pub(crate) whole: Option<Box<Self>>,
     /// A condition on the table's columns.
     pub(crate) filter: Option<Expression>,
     pub(crate) wanted: Wanted,
@@ -212,7 +214,7 @@ pub(crate) struct Scan {
     pub(crate) reserves: Option<Reserve>,
 }
 
-/// Groups and aggregates of a full scan.
+/// Groups and aggregates of a full scan, or of a range that may have a large part of the table's rows.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Fold {
     pub(crate) scan: Scan,
@@ -225,6 +227,7 @@ pub(crate) struct Fold {
 impl Fold {
     /// Whether the states of a scan's groups can be computed where the rows are.
     fn is_possible(scan: &Scan, keys: &[Expression], aggregates: &[Aggregate]) -> bool {
+        let scan = scan.whole.as_deref().unwrap_or(scan);
         matches!(scan.access, Access::Full)
             && !scan.with_key
             && keys.iter().chain(&scan.filter).all(is_portable)
@@ -474,7 +477,8 @@ impl Node {
             }
             Self::Fold(fold) => {
                 let parts = fold.aggregates.iter().flat_map(Aggregate::expressions);
-                fold.scan.filter.iter().chain(&fold.keys).chain(parts).collect()
+                let access = fold.scan.access.expressions().into_iter();
+                access.chain(&fold.scan.filter).chain(&fold.keys).chain(parts).collect()
             }
             Self::Sort { keys, limit, .. } => {
                 keys.iter().map(|key| &key.expression).chain(limit).collect()

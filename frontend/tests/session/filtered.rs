@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gannet_frontend::{Database, Session};
 
-use crate::{code, database, ok, rows};
+use crate::{code, database, database_within, ok, rows};
 
 const ROWS: i64 = 100_000;
 
@@ -112,4 +112,77 @@ fn a_transaction_conflicts_with_rows_that_come_to_pass() {
         assert_eq!(code(&mut a, "COMMIT"), "40001", "{change}");
     }
     assert_eq!(rows(&mut a, "SELECT count(*) FROM log"), ["0"]);
+}
+
+#[test]
+fn rows_of_a_wide_range_that_pass_come_from_the_primaries() {
+    let (_database, mut session) = tables();
+    let wide = "SELECT id FROM t WHERE id > 20000 AND n = 3";
+    let expected = ids_with(|id| *id > 20_000 && id % 50 == 3);
+    let few = numbers(&mut session, wide);
+    assert_ne!(few, expected, "rows come in the order of their buckets");
+    assert_eq!(sorted(few), expected);
+    assert_eq!(rows(&mut session, &format!("{wide} LIMIT 40 OFFSET 10")).len(), 40);
+    // In the order of the key: where that is wanted, of a small part of the table, of most rows, and in a transaction.
+    let backwards = numbers(&mut session, &format!("{wide} ORDER BY id DESC"));
+    assert_eq!(backwards, expected.iter().rev().copied().collect::<Vec<_>>());
+    let narrow = numbers(&mut session, "SELECT id FROM t WHERE id > 92000 AND n = 3");
+    assert_eq!(narrow, ids_with(|id| *id > 92_000 && id % 50 == 3));
+    let most = numbers(&mut session, "SELECT id FROM t WHERE id <= 70000 AND n > 3");
+    assert_eq!(most, ids_with(|id| *id <= 70_000 && id % 50 > 3));
+    ok(&mut session, "BEGIN");
+    assert_eq!(numbers(&mut session, wide), expected);
+    ok(&mut session, "COMMIT");
+    // Of another index.
+    ok(&mut session, "CREATE INDEX by_n ON t (n)");
+    let others = numbers(&mut session, "SELECT id FROM t WHERE n >= 25 AND id % 7 = 0");
+    let expected = ids_with(|id| id % 50 >= 25 && id % 7 == 0);
+    assert_ne!(others, expected);
+    assert_eq!(sorted(others), expected);
+    ok(&mut session, &format!("UPDATE t SET n = 70 WHERE id > 30000 AND {}", "id % 10 = 3"));
+    let changed = sorted(numbers(&mut session, "SELECT id FROM t WHERE n = 70"));
+    assert_eq!(changed, ids_with(|id| *id > 30_000 && id % 10 == 3));
+}
+
+#[test]
+fn aggregates_of_a_wide_range_come_from_the_primaries() {
+    let (database, mut session) = tables();
+    ok(&mut session, "CREATE INDEX by_n ON t (n)");
+    let sums = "SELECT count(*), sum(id), min(id), max(id) FROM t WHERE";
+    let check = |session: &mut Session, condition: &str, passes: &dyn Fn(&i64) -> bool| {
+        let ids = ids_with(passes);
+        let end = |id: Option<&i64>| id.map_or("NULL".to_owned(), i64::to_string);
+        let sum = ids.iter().copied().reduce(|a, b| a + b);
+        let (first, last) = (end(ids.first()), end(ids.last()));
+        let expected = format!("{}|{}|{first}|{last}", ids.len(), end(sum.as_ref()));
+        assert_eq!(rows(session, &format!("{sums} {condition}")), [&*expected], "{condition}");
+        ok(session, "BEGIN");
+        assert_eq!(rows(session, &format!("{sums} {condition}")), [&*expected], "{condition}");
+        ok(session, "COMMIT");
+    };
+    check(&mut session, "id BETWEEN 20001 AND 90000", &|id| (20_001..=90_000).contains(id));
+    check(&mut session, "id > 5000 AND n % 2 = 1", &|id| *id > 5_000 && id % 2 == 1);
+    check(&mut session, "id > 99900", &|id| *id > 99_900);
+    check(&mut session, "id > 99000 AND n = 5", &|id| *id > 99_000 && id % 50 == 5);
+    check(&mut session, "id > 90000 AND id < 10000", &|_| false);
+    check(&mut session, "n >= 20 AND id % 3 = 0", &|id| id % 50 >= 20 && id % 3 == 0);
+    check(&mut session, "n = 20 AND id % 3 = 0", &|id| id % 50 == 20 && id % 3 == 0);
+    let groups = "SELECT n, count(*) FROM t WHERE id > 50000 AND n < 3 GROUP BY n ORDER BY n";
+    assert_eq!(rows(&mut session, groups), ["0|1000", "1|1000", "2|1000"]);
+    assert_eq!(rows(&mut session, &format!("{sums} id > NULL")), ["0|NULL|NULL|NULL"]);
+    // A transaction depends on the rows of the range alone, and reads them.
+    let mut other = database.session("other");
+    ok(&mut session, "BEGIN");
+    rows(&mut session, &format!("{sums} id > 60000"));
+    ok(&mut session, "UPDATE t SET n = 0 WHERE id = 60000");
+    ok(&mut other, "UPDATE t SET n = 1 WHERE id = 10000");
+    ok(&mut session, "COMMIT");
+    // What is read takes memory, and what the primaries have computed does not.
+    let mut session = database_within(1 << 20, 64 << 20).session("tester");
+    ok(&mut session, "CREATE TABLE t (id INT PRIMARY KEY, n INT)");
+    ok(&mut session, "INSERT INTO t SELECT g, g % 50 FROM generate_series(1, 60000) AS s (g)");
+    let wide = "SELECT count(*) FROM t WHERE id > 10000 AND n < 45";
+    assert_eq!(numbers(&mut session, wide), [45_000]);
+    ok(&mut session, "BEGIN");
+    assert_eq!(code(&mut session, wide), "53200");
 }
