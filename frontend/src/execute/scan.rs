@@ -47,6 +47,8 @@ pub(super) struct ScanRows<'p> {
     state: State<'p>,
     /// Rows that were read before they were asked for.
     first: Vec<Row>,
+    /// Whether at most half of the last page's rows have passed.
+    has_few: bool,
     /// The charge of keys that are not read yet.
     charge: Charge,
 }
@@ -66,7 +68,13 @@ enum State<'p> {
 
 impl<'p> ScanRows<'p> {
     pub(super) fn new(scan: &'p Scan) -> Self {
-        Self { scan, state: State::New, first: Vec::new(), charge: Charge::default() }
+        Self {
+            scan,
+            state: State::New,
+            first: Vec::new(),
+            has_few: false,
+            charge: Charge::default(),
+        }
     }
 
     fn page(
@@ -93,9 +101,10 @@ impl<'p> ScanRows<'p> {
         }
         let page = context.scan(storage, range, direction, page_rows)?;
         let rows = rows_of_entries(self.scan, index, &page.rows, context)?;
+        self.has_few = 2 * rows.len() <= page.rows.len();
         self.state = match page.rest {
             // Of a table whose rows mostly pass, the rows go on coming in the order of their keys.
-            Some(rest) if page_rows == FIRST_PAGE_ROWS && 2 * rows.len() <= page.rows.len() => {
+            Some(rest) if page_rows == FIRST_PAGE_ROWS && self.has_few => {
                 match Filtered::new(self.scan, &rest, context) {
                     Some(filtered) => State::Filtered(Box::new(filtered)),
                     None => State::Range(rest),
@@ -145,7 +154,7 @@ impl<'p> ScanRows<'p> {
     ) -> Result<Vec<Row>, Failure> {
         let rows = self.page(&range, FIRST_PAGE_ROWS, context)?;
         if let (State::Range(rest), Some(whole)) = (&self.state, &self.scan.whole)
-            && 2 * rows.len() <= FIRST_PAGE_ROWS
+            && self.has_few
             && is_wide(self.scan, rest, context)?
             && let Some(filtered) = Filtered::behind(whole, &[], range, context)
         {
