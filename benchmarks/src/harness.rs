@@ -108,10 +108,10 @@ pub fn run<W: Workload>(mut workload: W, settings: &Settings) -> Result<Report, 
     let Measured { statistics, seconds, moves } =
         measure(&workload, &cluster, (settings, second), &progress)?;
     progress.say("verifying".to_owned());
+    let whole = statistics.whole();
     let has_all = settings.cluster.replicas == settings.cluster.nodes || settings.member.is_none();
     // A process without a copy of all rows cannot look at them.
-    let mut checks =
-        if has_all { workload.verify(&cluster, &statistics.whole) } else { Vec::new() };
+    let mut checks = if has_all { workload.verify(&cluster, &whole) } else { Vec::new() };
     if cluster.transport().is_some() {
         checks.extend(members::check_copies(&cluster)?);
     } else {
@@ -120,7 +120,7 @@ pub fn run<W: Workload>(mut workload: W, settings: &Settings) -> Result<Report, 
     // Other processes may still wait for this one. An error means that they have left, which is no failure.
     let _ = exchanged(&cluster, "leaving", ());
     checks.extend(second.map(|second| second.check(&cluster)));
-    if let Some(error) = &statistics.whole.first_error {
+    if let Some(error) = &whole.first_error {
         checks.push(Check::new("no transaction ended in an error", false, error.as_str()));
     }
     if let Some(reason) = stuck(&statistics) {
@@ -179,7 +179,7 @@ pub fn cluster_settings(options: &ClusterOptions) -> Vec<(&'static str, String)>
 
 /// Why a run without commits fails.
 pub(crate) fn stuck(statistics: &Statistics) -> Option<String> {
-    let whole = &statistics.whole;
+    let whole = statistics.whole();
     (whole.attempted() > 0 && whole.qualified() == 0)
         .then(|| format!("{} attempted, none committed", whole.attempted()))
 }

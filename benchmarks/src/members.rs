@@ -22,7 +22,7 @@ use crate::workload::BenchmarkError;
 /// [`Statistics`] in a serializable form.
 #[derive(Serialize, Deserialize)]
 struct Told {
-    whole: Totals,
+    unmeasured: Totals,
     measured: Totals,
     /// By transaction type: values, and how often each was recorded.
     latencies: Vec<Vec<(u64, u64)>>,
@@ -64,14 +64,15 @@ pub(crate) fn together(
     if cluster.transport().is_none() {
         return Ok((own, seconds));
     }
-    let Statistics { whole, measured, latencies } = own;
-    let mut sum = Statistics::new(whole.types.len(), whole.tallies.len());
-    let told = Told { whole, measured, latencies: latencies.iter().map(pairs).collect(), seconds };
+    let Statistics { unmeasured, measured, latencies } = own;
+    let mut sum = Statistics::new(measured.types.len(), measured.tallies.len());
+    let told =
+        Told { unmeasured, measured, latencies: latencies.iter().map(pairs).collect(), seconds };
     let all = exchanged(cluster, "adding up", told)?;
     let seconds = all.iter().map(|told| told.seconds).fold(0.0, f64::max);
-    for Told { whole, measured, latencies, .. } in all {
-        let mut one = Statistics::new(whole.types.len(), whole.tallies.len());
-        (one.whole, one.measured) = (whole, measured);
+    for Told { unmeasured, measured, latencies, .. } in all {
+        let mut one = Statistics::new(measured.types.len(), measured.tallies.len());
+        (one.unmeasured, one.measured) = (unmeasured, measured);
         for (histogram, recorded) in one.latencies.iter_mut().zip(latencies) {
             for (value, count) in recorded {
                 histogram.saturating_record_n(value, count);

@@ -223,7 +223,7 @@ pub fn simulate<W: Workload>(
         }
         checks.extend(check(&simulation, &*workload, completions, &mut sum));
     }
-    Ok(Simulated::of(&simulation, finished, checks, sum.whole))
+    Ok(Simulated::of(&simulation, finished, checks, sum.whole()))
 }
 
 /// Checks the data and the answers after a run, and adds the counts of the clients to `sum`.
@@ -246,7 +246,7 @@ fn check<W: Workload>(
                 Err(lost) => checks.push(Check::new("no job is lost", false, lost.to_string())),
             }
         }
-        if let Some(error) = &sum.whole.first_error {
+        if let Some(error) = &sum.whole().first_error {
             checks.push(Check::new("no transaction ended in an error", false, error.as_str()));
         }
     }
@@ -257,7 +257,7 @@ fn check<W: Workload>(
     }
     let has_lost_rows = simulation.has_lost_rows();
     if !(has_lost_rows || simulation.has_halted() && simulation.may_have_lost_records()) {
-        let of_workload = workload.verify(cluster, &sum.whole).into_iter();
+        let of_workload = workload.verify(cluster, &sum.whole()).into_iter();
         checks.extend(of_workload.filter(|check| !(some_have_died && check.needs_all_outcomes)));
     }
     checks

@@ -161,8 +161,8 @@ impl Totals {
 
 /// The statistics of one thread, or of the whole run.
 pub(crate) struct Statistics {
-    /// From the first transaction to the last.
-    pub(crate) whole: Totals,
+    /// Before the measured interval.
+    pub(crate) unmeasured: Totals,
     /// In the measured interval.
     pub(crate) measured: Totals,
     /// In the measured interval: latencies of committed transactions by type, in nanoseconds.
@@ -178,16 +178,24 @@ pub(crate) fn histogram() -> Histogram<u64> {
 impl Statistics {
     pub(crate) fn new(types: usize, tallies: usize) -> Self {
         Self {
-            whole: Totals::new(types, tallies),
+            unmeasured: Totals::new(types, tallies),
             measured: Totals::new(types, tallies),
             latencies: (0..types).map(|_| histogram()).collect(),
         }
     }
 
+    /// From the first transaction to the last.
+    pub(crate) fn whole(&self) -> Totals {
+        let mut whole = self.unmeasured.clone();
+        whole.add(&self.measured);
+        whole
+    }
+
     #[inline]
     pub(crate) fn record(&mut self, ran: &Ran, latency_ns: u64, measuring: bool) {
-        self.whole.count(ran);
-        if measuring {
+        if !measuring {
+            self.unmeasured.count(ran);
+        } else {
             self.measured.count(ran);
             if !matches!(ran.result, Result::Aborted(_)) {
                 self.latencies[ran.transaction].saturating_record(latency_ns);
@@ -196,7 +204,7 @@ impl Statistics {
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
-        self.whole.add(&other.whole);
+        self.unmeasured.add(&other.unmeasured);
         self.measured.add(&other.measured);
         for (mine, theirs) in self.latencies.iter_mut().zip(&other.latencies) {
             mine.add(theirs).expect("all histograms have the same bounds");

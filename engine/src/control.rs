@@ -11,7 +11,7 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use gannet_storage::{BucketAddress, TransactionId};
+use gannet_storage::{SlotHint, TransactionId};
 
 use crate::cancellation::CancellationToken;
 use crate::commit::{Commits, Settled, Stage};
@@ -129,5 +129,5 @@ impl Control {
     }
 }
 
-/// Local rows that coroutines of the worker read when they are resumed: the numbers of their tables, and their buckets.
-pub(crate) type PrefetchQueue = RefCell<Vec<(u32, BucketAddress)>>;
+/// Slots of local rows that coroutines of the worker read when they are resumed.
+pub(crate) type PrefetchQueue = RefCell<Vec<SlotHint>>;

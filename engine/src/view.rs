@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gannet_rpc::Identity;
-use gannet_storage::{Arena, BucketAddress, Loading, Table, TableKind};
+use gannet_storage::{Arena, Loading, Table, TableKind};
 
 use crate::by_number::ByNumber;
 use crate::configuration::Configuration;
@@ -147,10 +147,10 @@ impl View {
         self.arena.take_crowded()
     }
 
-    /// Prefetches the tags of a bucket; of no bucket that matters for [`BucketAddress::NONE`].
+    /// Where the tables lie.
     #[inline(always)]
-    pub(crate) fn prefetch(&self, address: BucketAddress) {
-        self.arena.prefetch_header(address);
+    pub(crate) fn arena(&self) -> &Arena {
+        &self.arena
     }
 
     /// Whether the node is no copy of a partition, and may be a learner.

@@ -38,7 +38,7 @@ impl Buffer {
         if self.used > self.bytes.len() {
             self.grow();
         }
-        &mut self.bytes[start..start + count]
+        &mut self.bytes[start..self.used]
     }
 
     /// Lets the next [`Self::claim`] of an empty buffer begin behind `count` bytes of unspecified contents.

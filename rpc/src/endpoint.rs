@@ -17,6 +17,7 @@
 //!
 //! *Not here*: what a request means, in the user's [`Handler`]; answers to packets of another epoch, which are dropped.
 
+mod incoming;
 mod reassembly;
 mod requests;
 
@@ -25,11 +26,12 @@ use std::rc::Rc;
 
 use crate::buffer::Buffer;
 use crate::counters::Counters;
+use crate::endpoint::incoming::{prepare, prepare_local};
 use crate::endpoint::requests::Request;
 use crate::fragments::{packets_of, queue_message};
 use crate::identity::Identity;
 use crate::loss_detection::LossDetection;
-use crate::message::{MESSAGE_HEADER_BYTES, Messages, ResponseWriter, message_bytes};
+use crate::message::{Messages, ResponseWriter};
 use crate::packet::{ContentsWords, HEADER_BYTES, Kind, RouteWords, is_intact};
 use crate::peer::Peer;
 use crate::request_batch::RequestBatch;
@@ -39,6 +41,8 @@ use crate::statuses::Statuses;
 use crate::transport::{PacketReceiver, PacketSender, Refused};
 use crate::window::Window;
 use gannet_rules::rule;
+
+pub use crate::endpoint::incoming::Incoming;
 
 /// Packets of a batch that there is room for before the list grows.
 const PACKETS_EXPECTED: usize = 64;
@@ -68,13 +72,12 @@ pub trait Handler {
     );
 }
 
-/// A request of the present batch between the passes.
-#[derive(Clone, Copy, Debug)]
-pub struct Incoming<P> {
-    prepared: P,
-    /// Where its payload lies among the messages of its packet.
-    payload_at: u32,
-    payload_bytes: u32,
+/// A packet that passed all checks.
+struct Checked {
+    source: u16,
+    contents: ContentsWords,
+    /// Whether it is a message, and no fragment.
+    is_whole: bool,
 }
 
 /// A message of requests that passed all checks and whose requests are prepared.
@@ -366,16 +369,14 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             let mut batch = self.batches[usize::from(coroutine)].borrow_mut();
             let lane = batch.lane(self.identity.node);
             let messages = &lane.request.as_slice()[HEADER_BYTES..];
-            let prepared = prepare(handler, messages, lane.requests, incoming);
-            debug_assert!(prepared, "a batch is well-formed");
+            prepare_local(handler, messages, lane.requests, incoming);
         }
         for index in 0..packets {
-            let Some((source, contents)) = self.check(index) else { continue };
-            let messages = &self.receiver.packet(index)[HEADER_BYTES..];
-            let is_whole = contents.is_one_packet(messages.len());
+            let Some(Checked { source, contents, is_whole }) = self.check(index) else { continue };
             if is_whole && contents.is(Kind::Response) {
                 self.take_response(index, source, contents, now_ns);
             } else if is_whole && contents.is(Kind::Request) {
+                let messages = &self.receiver.packet(index)[HEADER_BYTES..];
                 if prepare(handler, messages, contents.messages(), incoming) {
                     self.arrived.push(Arrived { at: MessageAt::Packet(index), source, contents });
                 } else {
@@ -541,10 +542,9 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         }
     }
 
-    /// Sender and contents of packet `index`, if it is meant for this endpoint and its header is
-    /// as it must be.
+    /// What packet `index` is, if it is meant for this endpoint and its header is as it must be.
     #[inline(always)]
-    fn check(&mut self, index: usize) -> Option<(u16, ContentsWords)> {
+    fn check(&mut self, index: usize) -> Option<Checked> {
         let Self { identity, sender, receiver, counters, peers, .. } = self;
         let packet = receiver.packet(index);
         if sender.wants_checksum() && !is_intact(packet) && rule!(CHECKSUM) {
@@ -567,13 +567,12 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             return None;
         }
         // Of a message in fragments its assembly checks the sizes.
-        let well_formed = contents.coroutine() < identity.coroutines
-            && (contents.is_one_packet(packet.len() - HEADER_BYTES) || contents.is_fragment());
-        if !well_formed {
+        let is_whole = contents.is_one_packet(packet.len() - HEADER_BYTES);
+        if contents.coroutine() >= identity.coroutines || !(is_whole || contents.is_fragment()) {
             counters.malformed += 1;
             return None;
         }
-        Some((source, contents))
+        Some(Checked { source, contents, is_whole })
     }
 
     /// Requests that are unanswered, held or piggybacked, and credits that are out: none when nothing runs.
@@ -600,13 +599,6 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     }
 }
 
-impl<P> Incoming<P> {
-    #[inline(always)]
-    fn payload<'m>(&self, messages: &'m [u8]) -> &'m [u8] {
-        &messages[self.payload_at as usize..][..self.payload_bytes as usize]
-    }
-}
-
 /// The state of each node, before anything is sent to it in the epoch of `identity`.
 fn peers_of<S: PacketSender>(identity: &Identity, sender: &S) -> Vec<Peer> {
     let round_trip = RoundTrip::new(sender.retransmit_floor_ns());
@@ -620,29 +612,4 @@ fn peers_of<S: PacketSender>(identity: &Identity, sender: &S) -> Vec<Peer> {
         Peer::new(expected, to, round_trip, window, losses, usize::from(identity.coroutines))
     };
     (0..nodes).map(peer).collect()
-}
-
-/// Prepares `count` requests; `false`, with none of them left in `incoming`, if they are malformed.
-#[inline]
-#[expect(clippy::cast_possible_truncation, reason = "a message is shorter than 4 GiB")]
-fn prepare<H: Handler>(
-    handler: &H,
-    messages: &[u8],
-    count: u16,
-    incoming: &mut Vec<Incoming<H::Prepared>>,
-) -> bool {
-    let before = incoming.len();
-    let mut requests = Messages::new(messages, count);
-    let mut payload_at = MESSAGE_HEADER_BYTES as u32;
-    for request in requests.by_ref() {
-        let prepared = handler.prepare(request.kind, request.payload);
-        let payload_bytes = request.payload.len() as u32;
-        incoming.push(Incoming { prepared, payload_at, payload_bytes });
-        payload_at += message_bytes(request.payload.len()) as u32;
-    }
-    let well_formed = incoming.len() - before == usize::from(count) && requests.is_at_end();
-    if !well_formed {
-        incoming.truncate(before);
-    }
-    well_formed
 }

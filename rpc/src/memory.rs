@@ -182,7 +182,7 @@ impl PacketSender for MemorySender {
         RETRANSMIT_FLOOR_NS
     }
 
-    #[inline]
+    #[inline(always)]
     fn queue(&mut self, destination: u16, packet: &[u8]) {
         let lane = &mut self.lanes[usize::from(destination)];
         // A process that has come back may have ended before its memory was found.

@@ -230,10 +230,11 @@ impl ContentsWords {
         let words = header.as_chunks::<8>().0;
         let word = |index: usize| u64::from_le_bytes(words[index]);
         let contents = Self { batch: word(3), sequence: word(4), extent: word(5) };
-        let kinds = Kind::Request as u8..=Kind::ContinueResponse as u8;
-        let is_known =
-            kinds.contains(&contents.kind_byte()) && contents.batch >> AGAIN_BIT & 0xff <= 1;
-        is_known.then_some(contents)
+        // The byte behind the kind is 0, or 1 of what was sent before.
+        let kind = contents.batch & (KIND_MASK | (0xff & !1) << AGAIN_BIT);
+        let kinds =
+            (Kind::Request as u64) << KIND_BIT..=(Kind::ContinueResponse as u64) << KIND_BIT;
+        kinds.contains(&kind).then_some(contents)
     }
 
     /// Whether this is a message of `message_bytes` in one packet.

@@ -110,26 +110,45 @@ fn offset(position: u64, capacity: usize) -> usize {
 
 impl Producer {
     /// Copies a packet into the ring; `false` if there is no room. Unseen until [`Self::publish`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, packet: &[u8]) -> bool {
         let capacity = self.memory.capacity();
         let frame = FRAME_HEADER_BYTES + packet.len().next_multiple_of(8);
-        let mut at = offset(self.tail, capacity);
+        let at = offset(self.tail, capacity);
+        if at >= RESTART_BYTES || at + frame > capacity {
+            return self.push_far_on(packet);
+        }
+        self.push_at(at, frame, packet)
+    }
+
+    /// As [`Self::push`], where the ring is perhaps begun anew.
+    #[cold]
+    fn push_far_on(&mut self, packet: &[u8]) -> bool {
+        let capacity = self.memory.capacity();
+        let frame = FRAME_HEADER_BYTES + packet.len().next_multiple_of(8);
+        let at = offset(self.tail, capacity);
         // A restart gives up the rest of the ring, which the packets of a large message may need.
         let may_restart = at >= RESTART_BYTES && frame <= RESTART_BYTES;
-        if at + frame > capacity || may_restart && self.is_empty() {
-            if !self.has_room(capacity - at + frame) {
-                return false;
-            }
-            self.memory.write_u64(at, SKIP);
-            self.tail += (capacity - at) as u64;
-            at = 0;
-        } else if !self.has_room(frame) {
+        if at + frame <= capacity && !(may_restart && self.is_empty()) {
+            return self.push_at(at, frame, packet);
+        }
+        let rest = capacity - at;
+        if !self.has_room(rest + frame) {
             return false;
         }
-        self.memory.write_frame(at, packet);
-        self.tail += frame as u64;
-        true
+        self.memory.write_u64(at, SKIP);
+        self.tail += rest as u64;
+        self.push_at(0, frame, packet)
+    }
+
+    #[inline(always)]
+    fn push_at(&mut self, at: usize, frame: usize, packet: &[u8]) -> bool {
+        let has_room = self.has_room(frame);
+        if has_room {
+            self.memory.write_frame(at, packet);
+            self.tail += frame as u64;
+        }
+        has_room
     }
 
     #[inline]
@@ -190,17 +209,16 @@ impl Consumer {
             at = 0;
             bytes = self.memory.read_u64(at);
         }
-        let room = capacity - at - FRAME_HEADER_BYTES;
-        let Some(bytes) = usize::try_from(bytes).ok().filter(|bytes| *bytes <= room) else {
+        let Some(frame) = self.memory.frame(at, bytes) else {
             return self.give_up();
         };
-        head += (FRAME_HEADER_BYTES + bytes.next_multiple_of(8)) as u64;
+        head += FRAME_HEADER_BYTES as u64 + bytes.next_multiple_of(8);
         if head > self.tail_seen {
             return self.give_up();
         }
         self.head = head;
         self.taken = true;
-        Some(self.memory.frame(at + FRAME_HEADER_BYTES, bytes))
+        Some(frame)
     }
 
     /// The ring holds bytes that no sender of packets has written.
@@ -229,20 +247,22 @@ impl ConsumerSet {
     #[inline]
     pub(crate) fn poll(&mut self, max: usize) -> usize {
         debug_assert!(self.frames.is_empty(), "a batch is released before the next");
-        let rings = self.consumers.len();
-        let mut index = self.first;
+        let Self { consumers, first, frames } = self;
+        let rings = consumers.len();
+        let mut index = *first;
         for _ in 0..rings {
-            while let Some(frame) = self.consumers[index].take() {
-                self.frames.push(frame);
-                if self.frames.len() == max {
-                    self.first = if index + 1 < rings { index + 1 } else { 0 };
+            let consumer = &mut consumers[index];
+            index = if index + 1 < rings { index + 1 } else { 0 };
+            while let Some(frame) = consumer.take() {
+                frames.push(frame);
+                if frames.len() == max {
+                    *first = index;
                     return max;
                 }
             }
-            index = if index + 1 < rings { index + 1 } else { 0 };
         }
-        self.first = if self.first + 1 < rings { self.first + 1 } else { 0 };
-        self.frames.len()
+        *first = if *first + 1 < rings { *first + 1 } else { 0 };
+        frames.len()
     }
 
     /// The bytes of packet `index` since the last release.

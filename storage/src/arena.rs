@@ -12,13 +12,11 @@
 //! back one by one are cells (`cells.rs`).
 #![allow(unsafe_code, reason = "the fence around the node's memory; see the facts above")]
 
-use crate::bucket::TAGS;
 use crate::cells::Share;
 use crate::error::StorageError;
 use crate::extents::{Extent, Extents, joined};
 use crate::lock_counts::LockCounts;
 use crate::sync::{AtomicU64, Mutex, Ordering, fence, lock};
-use crate::table::BucketAddress;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 /// Bytes in the unit of allocation: one cache line.
@@ -267,12 +265,6 @@ impl Arena {
         }
         let mut free = lock(&self.extents);
         extents.into_iter().for_each(|extent| free.reclaim(extent));
-    }
-
-    /// Prefetches the line with the tags of the bucket at `address`, which mostly has all of its header.
-    #[inline(always)]
-    pub fn prefetch_header(&self, address: BucketAddress) {
-        self.prefetch(address.first_word() + TAGS);
     }
 
     /// Prefetches line `number`, wherever it is.

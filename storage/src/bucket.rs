@@ -29,7 +29,7 @@
 //!
 //! *Invariants*: the buckets that a table began with are freed with it alone; a chain grows and shrinks at its end, in a write; counts of versions never fall.
 
-use crate::arena::{Arena, LINE_WORDS, Quota};
+use crate::arena::{Arena, Quota};
 use crate::cells::{LINK_MASK, link_of};
 use crate::layout::{TableKind, TableLayout};
 use crate::owner::Owner;
@@ -47,7 +47,7 @@ pub(crate) const OVERFLOW_SLOTS_MAX: usize = 7;
 
 const VERSION: usize = 0;
 const OWNER: usize = 1;
-const SEQUENCE: usize = 2;
+pub(crate) const SEQUENCE: usize = 2;
 pub(crate) const TAGS: usize = 3;
 /// Its low half is the link of the cell that the overflow bucket is.
 pub(crate) const OVERFLOW_NEXT: usize = 0;
@@ -67,7 +67,7 @@ pub(crate) fn matching(tags: u64, tag: u8, slots: usize) -> u64 {
 
 /// The number of the overflow bucket that a sequence word links to.
 #[inline(always)]
-fn next_of(sequence_word: u64) -> u64 {
+pub(crate) fn next_of(sequence_word: u64) -> u64 {
     sequence_word >> 32
 }
 
@@ -172,12 +172,6 @@ impl<'a> Bucket<'a> {
     #[inline(always)]
     pub(crate) fn new(arena: &'a Arena, layout: &'a TableLayout, first_word: usize) -> Self {
         Self { arena, layout, words: arena.words(first_word, layout.main_words) }
-    }
-
-    /// As [`Self::new`], with the header's words alone; of no bucket they are zeros.
-    #[inline(always)]
-    pub(crate) fn header(arena: &'a Arena, layout: &'a TableLayout, first_word: usize) -> Self {
-        Self { arena, layout, words: arena.words(first_word, HEADER_WORDS) }
     }
 
     /// The lock word.
@@ -411,27 +405,6 @@ impl<'a> Bucket<'a> {
                 if tags >> (8 * index) & 0xff != 0 {
                     visit(&self.slot(slots, index));
                 }
-            }
-        }
-    }
-
-    /// Prefetches the lines that are read after the tags: the one in which the header begins, and the slot whose tag matches, or the
-    /// first overflow bucket when none does.
-    #[inline(always)]
-    pub(crate) fn prefetch_slot(&self, first_word: usize, tag: u8) {
-        self.arena.prefetch(first_word);
-        let tags = self.words[TAGS].load(Ordering::Relaxed);
-        let matches = matching(tags, tag, SLOTS_PER_MAIN_BUCKET);
-        if matches != 0 {
-            let index = (matches.trailing_zeros() / 8) as usize;
-            let slot = first_word + HEADER_WORDS + index * self.layout.slot_words;
-            self.arena.prefetch(slot);
-            // Often this is the same line: the prefetch costs less than a check.
-            self.arena.prefetch(slot + self.layout.slot_words.min(2 * LINE_WORDS) - 1);
-        } else {
-            let next = next_of(self.words[SEQUENCE].load(Ordering::Relaxed));
-            if next != 0 {
-                self.arena.prefetch_line(next);
             }
         }
     }

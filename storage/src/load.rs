@@ -128,9 +128,4 @@ impl Table {
             }
         }
     }
-
-    /// Prefetches the first slot that is free at `address`, once the header has arrived.
-    pub fn prefetch_free_slot(&self, address: BucketAddress) {
-        self.bucket(address).prefetch_slot(address.first_word(), 0);
-    }
 }

@@ -27,6 +27,12 @@ pub struct Location {
 }
 
 impl Location {
+    /// Of no key of a partition.
+    #[must_use]
+    pub fn in_partition(partition: u16) -> Self {
+        Self { partition, root: 0, path: 0, tag: 0 }
+    }
+
     /// The bucket of the key, if it has been split so often that it has this level, in a table that began with `roots` buckets.
     #[inline(always)]
     pub(crate) fn bucket_at(self, roots: u32, level: u32) -> u32 {

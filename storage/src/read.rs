@@ -70,18 +70,4 @@ impl Table {
             }
         }
     }
-
-    /// Prefetches the tags of a bucket; first of two stages (HERD section 4.1.1).
-    #[inline]
-    pub fn prefetch(&self, address: BucketAddress) {
-        self.arena.prefetch_header(address);
-    }
-
-    /// Prefetches the rest of the bucket's header and the slot of the key that `address` was made for, once the tags have
-    /// arrived; nothing that matters for [`BucketAddress::NONE`].
-    #[inline]
-    pub fn prefetch_slot(&self, address: BucketAddress) {
-        let bucket = Bucket::header(&self.arena, self.layout(), address.first_word());
-        bucket.prefetch_slot(address.first_word(), address.tag());
-    }
 }

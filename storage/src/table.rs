@@ -180,14 +180,7 @@ impl Table {
         self.address_of(self.locate(key))
     }
 
-    /// Where `key` lives on this node, if the key's partition is held there, or served.
-    #[inline(always)]
-    #[must_use]
-    pub fn held_address(&self, key: u64) -> Option<BucketAddress> {
-        self.held_address_of(self.locate(key))
-    }
-
-    /// As [`Self::held_address`], also beside merges: the copy has all rows of its partition.
+    /// As [`Self::held_address_of`], also beside merges: the copy has all rows of its partition.
     #[must_use]
     pub fn address_to_load(&self, key: u64) -> Option<BucketAddress> {
         let location = self.locate(key);
@@ -206,7 +199,8 @@ impl Table {
 
     /// As [`Self::address_of`], if the partition is held or served.
     #[inline(always)]
-    pub(crate) fn held_address_of(&self, location: Location) -> Option<BucketAddress> {
+    #[must_use]
+    pub fn held_address_of(&self, location: Location) -> Option<BucketAddress> {
         let partition = self.partition(location.partition)?;
         self.address_among(partition, partition.main_buckets()?, location)
     }

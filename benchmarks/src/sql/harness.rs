@@ -64,7 +64,7 @@ pub fn run_sql<W: SqlWorkload, C: SqlConnector>(
     progress.say("verifying".to_owned());
     let mut checks = connector.block_on(async {
         let mut connection = connector.connect().await?;
-        workload.verify(&mut connection, &statistics.whole).await
+        workload.verify(&mut connection, &statistics.whole()).await
     })??;
     checks.extend(connector.verify());
     if let Some(failure) = failure {

@@ -20,7 +20,7 @@ impl Participant {
         response: &mut ResponseWriter<'_>,
     ) {
         let (table, unit) = (self.table(prepared.table), BucketUpdate::parse_checked(payload));
-        let status = backed_up(&self.view, table, prepared.address, &unit);
+        let status = backed_up(&self.view, table, prepared.address(), &unit);
         if status != Status::Done {
             self.end("BACKUP", status, &unit);
         }

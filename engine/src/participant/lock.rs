@@ -17,7 +17,7 @@ impl Participant {
         payload: &[u8],
         response: &mut ResponseWriter<'_>,
     ) {
-        let (table, address) = (self.table(prepared.table), prepared.address);
+        let (table, address) = (self.table(prepared.table), prepared.address());
         if table.layout().kind != TableKind::Fixed {
             return self.lock_row(prepared, payload, response);
         }
@@ -56,7 +56,7 @@ impl Participant {
         {
             return response.push(Status::Reserved as u16);
         }
-        let (status, version) = lock_status(table.lock_row(prepared.address, key, owner, change));
+        let (status, version) = lock_status(table.lock_row(prepared.address(), key, owner, change));
         response.push_with(VERSION_BYTES, |out| {
             out.copy_from_slice(&version.to_le_bytes());
             (status as u16, VERSION_BYTES)

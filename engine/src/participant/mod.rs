@@ -32,8 +32,8 @@ use std::sync::Arc;
 use gannet_rpc::{Clock, Handler, ResponseWriter};
 use gannet_rules::rule;
 use gannet_storage::{
-    BucketAddress, BucketSnapshot, BucketUpdate, CommitLog, FoldedBucket, HashedKey, Item, Table,
-    TableKind, UnitKind,
+    BucketAddress, BucketSnapshot, BucketUpdate, CommitLog, FoldedBucket, HashedKey, Item,
+    SlotHint, Table, TableKind, UnitKind,
 };
 
 use crate::fold::{FoldCache, FoldPrograms};
@@ -89,18 +89,14 @@ impl Participant {
 
     /// Prefetches the headers of the buckets of rows.
     #[inline]
-    pub(crate) fn prefetch_headers(&self, rows: &[(u32, BucketAddress)]) {
-        for &(_, address) in rows {
-            self.view.prefetch(address);
-        }
+    pub(crate) fn prefetch_headers(&self, rows: &[SlotHint]) {
+        rows.iter().for_each(|row| self.view.arena().prefetch_header(row.address));
     }
 
     /// Prefetches the slots of rows whose headers were prefetched before.
     #[inline]
-    pub(crate) fn prefetch_slots(&self, rows: &mut Vec<(u32, BucketAddress)>) {
-        for (table, address) in rows.drain(..) {
-            self.table(table).prefetch_slot(address);
-        }
+    pub(crate) fn prefetch_slots(&self, rows: &mut Vec<SlotHint>) {
+        rows.drain(..).for_each(|row| self.view.arena().prefetch_slot(row));
     }
 
     /// The records in the log slots of transactions of an epoch.
@@ -113,13 +109,13 @@ impl Participant {
         self.log.borrow().records().map(<[u8]>::to_vec).collect()
     }
 
-    /// The bucket of a key, if this node is the key's primary and serves it.
+    /// The slot of a key, if this node is the key's primary and serves it.
     #[inline(always)]
-    fn key_target(&self, table: u32, key: HashedKey<'_>) -> Option<BucketAddress> {
+    fn key_target(&self, table: u32, key: HashedKey<'_>) -> Option<SlotHint> {
         let table = self.table_with(table, key)?;
         let location = table.locate(key.word());
         let address = table.address_of(location)?;
-        self.is_primary_of(location.partition).then_some(address)
+        self.is_primary_of(location.partition).then(|| table.slot_hint(address))
     }
 
     /// The table, if the node has it and it can have the key.
@@ -301,9 +297,9 @@ impl Participant {
         Prepared::of_no_bucket(if is_moved { Action::Move } else { Action::Refuse })
     }
 
-    /// The bucket that a unit is about, if it fits its table and this node holds the bucket.
+    /// What a unit is about, if it fits its table and this node holds the bucket: the slot of its last row.
     #[inline]
-    fn unit_target(&self, payload: &[u8]) -> Option<BucketAddress> {
+    fn unit_target(&self, payload: &[u8]) -> Option<SlotHint> {
         let (unit, rest) = BucketUpdate::parse_header(payload).ok()?;
         let table = self.view.table(unit.table)?;
         if !rest.is_empty() || !table.fits_bucket(&unit) {
@@ -312,7 +308,7 @@ impl Participant {
         let mut address = table.address_to_fill(&unit)?;
         if unit.kind == UnitKind::Merge {
             // `fits_bucket` has looked at its rows.
-            return Some(address);
+            return Some(SlotHint::of_bucket(address));
         }
         let mut items = unit.items();
         for item in items.by_ref() {
@@ -327,7 +323,7 @@ impl Participant {
             }
             address = address.with_tag(location.tag);
         }
-        items.is_at_end().then_some(address)
+        items.is_at_end().then(|| table.slot_hint(address))
     }
 
     /// The table of a request that was prepared, or of a row of this node.
@@ -395,39 +391,35 @@ pub(crate) enum Action {
     Refuse,
 }
 
-impl Action {
-    /// The actions on a row that is probably not in the cache. The other actions read lines that one of these has fetched before, the
-    /// header's first line included.
-    const OF_ROWS: u32 = Self::Read.bit() | Self::Lock.bit() | Self::Backup.bit();
-
-    #[inline(always)]
-    const fn bit(self) -> u32 {
-        1 << self as u32
-    }
-}
-
 /// A request that was parsed, and found to be about something that this node has. The rest of the request is parsed again when it is run,
 /// which costs less than a copy.
 #[derive(Clone, Copy)]
 pub(crate) struct Prepared {
     action: Action,
     table: u32,
-    address: BucketAddress,
+    /// Has a slot in actions on a row that is probably not in the cache. The other actions read lines that one of these has fetched
+    /// before, the header's first line included.
+    hint: SlotHint,
 }
 
 impl Prepared {
     /// About no bucket.
     const fn of_no_bucket(action: Action) -> Self {
-        Self { action, table: 0, address: BucketAddress::NONE }
+        Self { action, table: 0, hint: SlotHint::of_bucket(BucketAddress::NONE) }
+    }
+
+    #[inline(always)]
+    fn address(&self) -> BucketAddress {
+        self.hint.address
     }
 }
 
 /// What a request is about, as `target` finds in the request and in what follows its fixed part.
 #[inline(always)]
-fn target<'p, R: TableRequest>(
+fn target<'p, R: TableRequest, T>(
     payload: &'p [u8],
-    target: impl FnOnce(R, &'p [u8]) -> Option<BucketAddress>,
-) -> Option<BucketAddress> {
+    target: impl FnOnce(R, &'p [u8]) -> Option<T>,
+) -> Option<T> {
     let (request, rest) = R::decode(payload)?;
     target(request, rest)
 }
@@ -437,7 +429,8 @@ impl Handler for Participant {
 
     #[inline]
     fn prepare(&self, kind: u16, payload: &[u8]) -> Prepared {
-        let (action, address) = match kind {
+        let of_bucket = |target: Option<BucketAddress>| target.map(SlotHint::of_bucket);
+        let (action, hint) = match kind {
             request::READ => {
                 let key = |Read { table, key, .. }, bytes| {
                     self.key_target(table, HashedKey::from_parts(key, bytes))
@@ -455,18 +448,20 @@ impl Handler for Participant {
                     let target = self.served_target(table, partition, bucket);
                     target.filter(|_| rest.is_empty())
                 };
-                (Action::Validate, target(payload, bucket))
+                (Action::Validate, of_bucket(target(payload, bucket)))
             }
             request::VALIDATE_MANY => {
                 let partition = |ValidateMany { table, partition, .. }, _: &[u8]| {
                     self.served_target(table, partition, 0)
                 };
-                (Action::ValidateMany, target(payload, partition))
+                (Action::ValidateMany, of_bucket(target(payload, partition)))
             }
             request::LOG => return Prepared::of_no_bucket(Action::Log),
             request::LOG_PART => return Prepared::of_no_bucket(Action::LogPart),
             request::BACKUP => (Action::Backup, self.unit_target(payload)),
-            request::PRIMARY => (Action::Primary, self.unit_target(payload)),
+            request::PRIMARY => {
+                (Action::Primary, self.unit_target(payload).map(SlotHint::without_slot))
+            }
             request::UNLOCK => {
                 let locked = |Unlock { table, partition, bucket, key, .. }, bytes| {
                     let table = self.table_with(table, HashedKey::from_parts(key, bytes))?;
@@ -474,12 +469,15 @@ impl Handler for Participant {
                     let gone = table.has_partition(partition).then_some(BucketAddress::NONE);
                     table.bucket_address(partition, bucket).or(gone)
                 };
-                (Action::Unlock, target(payload, locked))
+                (Action::Unlock, of_bucket(target(payload, locked)))
             }
-            _ => self.prepare_other(kind, payload),
+            _ => {
+                let (action, target) = self.prepare_other(kind, payload);
+                (action, of_bucket(target))
+            }
         };
-        match address {
-            Some(address) => Prepared { action, table: request::table_of(payload), address },
+        match hint {
+            Some(hint) => Prepared { action, table: request::table_of(payload), hint },
             None => self.refusal(kind, payload),
         }
     }
@@ -487,17 +485,15 @@ impl Handler for Participant {
     #[inline(always)]
     fn prefetch(&self, prepared: &Prepared) {
         // Every request, without a branch: a line that was touched before is in the cache, and so is that of no bucket.
-        self.view.prefetch(prepared.address);
+        self.view.arena().prefetch_header(prepared.address());
     }
 
     #[inline]
     fn prefetch_next(&self, prepared: &Prepared) {
         // No branch either: the processor could not predict the next request.
-        let is_of_row = Action::OF_ROWS & prepared.action.bit() != 0;
-        let address = select_unpredictable(is_of_row, prepared.address, BucketAddress::NONE);
-        if let Some(table) = self.view.table(prepared.table) {
-            table.prefetch_slot(address);
-        }
+        let hint = prepared.hint;
+        let none = SlotHint::of_bucket(BucketAddress::NONE);
+        self.view.arena().prefetch_slot(select_unpredictable(hint.has_slot(), hint, none));
     }
 
     #[inline]

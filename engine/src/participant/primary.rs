@@ -20,7 +20,7 @@ impl Participant {
     ) {
         let unit = BucketUpdate::parse_checked(payload);
         let table = self.table(prepared.table);
-        let status = applied_at_primary(&self.view, table, prepared.address, &unit);
+        let status = applied_at_primary(&self.view, table, prepared.address(), &unit);
         if status != Status::Done {
             self.end("PRIMARY", status, &unit);
         }

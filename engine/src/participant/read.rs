@@ -16,7 +16,7 @@ impl Participant {
         payload: &[u8],
         response: &mut ResponseWriter<'_>,
     ) {
-        let (table, address) = (self.table(prepared.table), prepared.address);
+        let (table, address) = (self.table(prepared.table), prepared.address());
         if table.layout().kind != TableKind::Fixed {
             return self.read_row(prepared, payload, response);
         }
@@ -44,7 +44,7 @@ impl Participant {
         value.clear();
         let (request::Read { key: hash, owner, .. }, bytes) = Self::decoded(payload);
         let (table, key) = (self.table(prepared.table), HashedKey::from_parts(hash, bytes));
-        let read = table.read_row(prepared.address, key, owner, &mut value);
+        let read = table.read_row(prepared.address(), key, owner, &mut value);
         let (status, version) = read_status(read);
         let bytes = VERSION_BYTES + value.len();
         response.push_with(bytes, |out| {

@@ -16,7 +16,7 @@ impl Participant {
         payload: &[u8],
         response: &mut ResponseWriter<'_>,
     ) {
-        let (table, address) = (self.table(prepared.table), prepared.address);
+        let (table, address) = (self.table(prepared.table), prepared.address());
         let (Unlock { key: word, owner, .. }, bytes) = Self::decoded(payload);
         // One that does not hold the bucket changes nothing, and is acknowledged all the same.
         let _ = table.unlock_row(address, HashedKey::from_parts(word, bytes), owner);

@@ -22,7 +22,7 @@ impl Participant {
         if fault!(REFUSE_VALIDATION) && version == 64 {
             return self.refuse(response);
         }
-        let found = self.table(prepared.table).validate(prepared.address, version, owner);
+        let found = self.table(prepared.table).validate(prepared.address(), version, owner);
         response.push(status_of(found) as u16);
     }
 

@@ -40,7 +40,7 @@ impl Transaction<'_> {
             }
             let request = Unlock {
                 table: row.table,
-                partition: row.partition,
+                partition: row.location.partition,
                 bucket: row.bucket,
                 key: row.key,
                 owner: *owner,

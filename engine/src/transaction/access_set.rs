@@ -14,7 +14,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use gannet_storage::{HashedKey, LockMode};
+use gannet_storage::{HashedKey, Location, LockMode};
 
 use crate::outcome::{Abort, Misuse, RowProblem};
 use crate::row_key::RowKey;
@@ -42,7 +42,8 @@ pub(super) enum RowState {
 /// A row that a transaction reads or writes.
 pub(super) struct Row {
     pub(super) table: u32,
-    pub(super) partition: u16,
+    /// Of the key; of a row that an earlier attempt has executed, the partition alone.
+    pub(super) location: Location,
     pub(super) primary: u16,
     /// Once the row is executed, the bucket that has the key.
     pub(super) bucket: u32,
@@ -55,11 +56,13 @@ pub(super) struct Row {
     pub(super) version: u64,
     /// Where the value lies in the set's `values`.
     pub(super) value_at: usize,
-    pub(super) value_bytes: usize,
+    pub(super) value_bytes: u32,
     /// Where the key of a heap table lies there; no bytes in a fixed table.
     pub(super) key_at: u32,
     pub(super) key_bytes: u32,
 }
+
+const _: () = assert!(size_of::<Row>() == 64, "a row is as large as a cache line");
 
 impl Row {
     /// The key, whose bytes are in the set's `values`.
@@ -83,13 +86,19 @@ impl Row {
     /// The value, in the set's `values`.
     #[inline(always)]
     pub(super) fn value_range(&self) -> Range<usize> {
-        self.value_at..self.value_at + self.value_bytes
+        self.value_at..self.value_at + self.value_bytes as usize
     }
 
     /// Whether commit changes the row.
     pub(super) fn changes(&self) -> bool {
         self.state == RowState::Granted && (self.written || self.mode == Some(LockMode::Delete))
     }
+}
+
+/// The length of a value.
+#[inline(always)]
+pub(super) fn bytes_of_value(bytes: usize) -> u32 {
+    u32::try_from(bytes).expect("values are shorter than 4 GiB")
 }
 
 /// The read set and the write set of a transaction.

@@ -45,7 +45,8 @@ impl Row {
         const PARTITION_BITS: u32 = Partitioning::PARTITIONS_MAX.ilog2();
         const { assert!(SLOTS_MAX.ilog2() + PARTITION_BITS + u32::BITS <= u64::BITS) };
         let slot = slot_of(self.table) as u64;
-        (slot << PARTITION_BITS | u64::from(self.partition)) << u32::BITS | u64::from(self.bucket)
+        (slot << PARTITION_BITS | u64::from(self.location.partition)) << u32::BITS
+            | u64::from(self.bucket)
     }
 
     #[inline(always)]

@@ -66,7 +66,7 @@ impl Transaction<'_> {
             }
             let (kind, request) = row.request(*owner, *passes_reservations);
             let pushed = if row.key_bytes == 0 {
-                let answer_bytes = VERSION_BYTES + row.value_bytes;
+                let answer_bytes = VERSION_BYTES + row.value_bytes as usize;
                 batch.push(row.primary, kind, &request, answer_bytes)
             } else {
                 message.clear();
@@ -149,7 +149,7 @@ impl Transaction<'_> {
                 if !heap::take_answer(row, value, (values, values_used)) {
                     failed = failed.or(Some((Status::Changed, row.table)));
                 }
-            } else if value.len() == row.value_bytes {
+            } else if value.len() == row.value_bytes as usize {
                 // An answer has a value where the key is there.
                 values[row.value_range()].copy_from_slice(value);
             }
@@ -169,7 +169,7 @@ impl Row {
         self.version = version;
         if level_of(version) > 0 {
             let table = view.table(self.table).expect("rows were added to tables that exist");
-            self.bucket = table.bucket_of(self.key, version);
+            self.bucket = table.bucket_at(self.location, version);
         }
     }
 
@@ -183,7 +183,6 @@ impl Row {
         // The table tells the size of its values, if they are fixed.
         let is_fixed = self.key_bytes == 0;
         let value_bytes = if is_fixed { 0 } else { self.value_bytes };
-        let value_bytes = u32::try_from(value_bytes).unwrap_or(u32::MAX);
         (request::LOCK, LockRow { table, mode, passes, value_bytes, key, owner }.encode())
     }
 }

@@ -3,13 +3,13 @@
 //!
 //! *Source*: FaSST section 5.2.1, for tables that it does not have.
 
-use gannet_storage::{HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, LockMode, TableKind};
+use gannet_storage::{HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, Location, LockMode, TableKind};
 
 use crate::configuration::NOBODY;
 use crate::outcome::{Abort, Conflict, Failure, Misuse, RowProblem};
 use crate::table_id::TableId;
 use crate::transaction::Transaction;
-use crate::transaction::access_set::{Row, RowId, RowState};
+use crate::transaction::access_set::{Row, RowId, RowState, bytes_of_value};
 use crate::view::View;
 
 /// What commit does to a row of a heap table.
@@ -155,7 +155,7 @@ impl Transaction<'_> {
         let key_at = self.set.add_bytes(key);
         self.set.rows.push(Row {
             table: table.0,
-            partition: location.partition,
+            location,
             primary,
             bucket: location.root,
             key: hash,
@@ -164,7 +164,7 @@ impl Transaction<'_> {
             written: false,
             version: 0,
             value_at: 0,
-            value_bytes,
+            value_bytes: bytes_of_value(value_bytes),
             key_at: u32::try_from(key_at).expect("a transaction is smaller than 4 GiB"),
             key_bytes: u32::try_from(key.len()).expect("keys were found to be short"),
         });
@@ -188,7 +188,7 @@ impl Transaction<'_> {
         }
         self.set.rows.push(Row {
             table,
-            partition,
+            location: Location::in_partition(partition),
             primary,
             bucket,
             key: hash,
@@ -225,7 +225,7 @@ impl Transaction<'_> {
 
 impl Row {
     fn observation(&self, view: &View) -> Observation {
-        let Self { table, partition, bucket, version, key, .. } = *self;
+        let Self { table, location: Location { partition, .. }, bucket, version, key, .. } = *self;
         let hash = if view.has_stamps(table) { key } else { 0 };
         Observation { table, partition, bucket, version, hash }
     }
@@ -239,7 +239,7 @@ pub(super) fn take_answer(
 ) -> bool {
     if row.mode.is_none() {
         row.value_at = *used;
-        row.value_bytes = answer.len();
+        row.value_bytes = bytes_of_value(answer.len());
         *used += answer.len().next_multiple_of(8);
         if values.len() < *used {
             values.resize(used.next_power_of_two(), 0);

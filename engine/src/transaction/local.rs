@@ -31,7 +31,8 @@ impl Transaction<'_> {
         let rows = self.scratch.held.iter().map(|group| &self.set.rows[group.row as usize]);
         let of_others = rows.filter(|row| row.primary != self.view.id());
         let held_locally = of_others.filter_map(|row| {
-            Some((row.table, self.view.table(row.table)?.held_address(row.key)?))
+            let table = self.view.table(row.table)?;
+            Some(table.slot_hint(table.held_address_of(row.location)?))
         });
         self.prefetches.borrow_mut().extend(held_locally.take(PREFETCHED_MAX));
     }
@@ -72,15 +73,15 @@ impl Row {
     #[inline(always)]
     fn bucket_address<'n>(&self, view: &'n View) -> Option<(&'n Table, BucketAddress)> {
         let table = view.table(self.table).expect("rows were added to tables that exist");
-        Some((table, table.address(self.key)?))
+        Some((table, table.address_of(self.location)?))
     }
 }
 
 /// Queues a prefetch of a row's bucket, which the worker issues.
 #[inline]
 pub(super) fn queue_prefetch(view: &View, row: &Row, prefetches: &PrefetchQueue) {
-    if let Some((_, address)) = row.bucket_address(view) {
-        prefetches.borrow_mut().push((row.table, address));
+    if let Some((table, address)) = row.bucket_address(view) {
+        prefetches.borrow_mut().push(table.slot_hint(address));
     }
 }
 

@@ -83,11 +83,11 @@ impl Transaction<'_> {
         let id = self.round.commits().open.id();
         record.units.clear();
         // Groups lie in the order of (table, partition): a partition is repeated only between tables.
-        let partitions = held.iter().map(|group| rows[group.row as usize].partition);
+        let partitions = held.iter().map(|group| rows[group.row as usize].location.partition);
         let mut writer = CommitRecordWriter::begin(&mut record.bytes, id, partitions);
         for group in held {
             let first = &rows[group.row as usize];
-            let address = (first.table, first.partition, first.bucket);
+            let address = (first.table, first.location.partition, first.bucket);
             let start = writer.units().len();
             let mut unit =
                 BucketUpdateWriter::begin(writer.units(), address, first.version, *owner);
@@ -111,7 +111,7 @@ impl Transaction<'_> {
             check_size(bounds[1] - start, PAYLOAD_BYTES_MAX)?;
             check_size(bounds[1], RECORD_BYTES_MAX)?;
             let bounds = bounds.map(|at| u32::try_from(at).unwrap_or(u32::MAX));
-            record.units.push(Unit { partition: first.partition, bounds });
+            record.units.push(Unit { partition: first.location.partition, bounds });
         }
         writer.finish(u32::try_from(held.len()).expect("a record of 64 MiB has fewer units"));
         Ok(())

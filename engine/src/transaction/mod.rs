@@ -51,7 +51,7 @@ use crate::outcome::{Abort, Conflict, Failure, Misuse, RowProblem, panic_message
 use crate::row_key::RowKey;
 use crate::table_id::TableId;
 pub use crate::transaction::access_set::RowId;
-use crate::transaction::access_set::{AccessSet, Row, RowState};
+use crate::transaction::access_set::{AccessSet, Row, RowState, bytes_of_value};
 use crate::transaction::buckets::BucketGroup;
 pub(crate) use crate::transaction::fold::{FoldPage, SpanObservation};
 pub use crate::transaction::heap::Change;
@@ -241,7 +241,7 @@ impl<'s> Transaction<'s> {
         }
         self.set.rows.push(Row {
             table: table.0,
-            partition: location.partition,
+            location,
             primary,
             bucket: location.root,
             key,
@@ -250,7 +250,7 @@ impl<'s> Transaction<'s> {
             written: false,
             version: 0,
             value_at,
-            value_bytes,
+            value_bytes: bytes_of_value(value_bytes),
             key_at: 0,
             key_bytes: 0,
         });
@@ -284,7 +284,7 @@ impl<'s> Transaction<'s> {
     /// As [`Self::value_mut`], and [`Misuse::ValueBytes`] unless `value` has the table's size.
     pub fn put(&mut self, row: RowId, value: &[u8]) -> Result<(), Abort> {
         if let Some(row) = self.set.row(row) {
-            let (expected, found) = (row.value_bytes, value.len());
+            let (expected, found) = (row.value_bytes as usize, value.len());
             if expected != found {
                 return Err(Misuse::ValueBytes { table: row.table, expected, found }.into());
             }

@@ -64,12 +64,12 @@ impl Transaction<'_> {
             if row.primary == view.id() {
                 let bucket = std::iter::once((row.bucket, row.version));
                 let table = view.table(row.table);
-                round.answered(local::validated(table, row.partition, bucket, *owner));
+                round.answered(local::validated(table, row.location.partition, bucket, *owner));
                 continue;
             }
             let request = Validate {
                 table: row.table,
-                partition: row.partition,
+                partition: row.location.partition,
                 bucket: row.bucket,
                 version: row.version,
                 owner: *owner,

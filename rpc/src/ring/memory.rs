@@ -116,7 +116,10 @@ mod mapped {
         head: NonNull<AtomicU64>,
         tail: NonNull<AtomicU64>,
         bytes: NonNull<u8>,
+        /// A power of two.
         capacity: usize,
+        /// What of a position in the ring may be set in that of a word.
+        header_mask: usize,
         /// Keeps all of it mapped.
         _segment: Arc<Segment>,
     }
@@ -132,6 +135,10 @@ mod mapped {
             offset: usize,
             capacity: usize,
         ) -> Self {
+            assert!(
+                capacity.is_power_of_two() && capacity >= 8,
+                "a ring's capacity is a power of two"
+            );
             let room = segment.at(offset, CONTROL_BYTES + capacity);
             let line = |number: usize| segment.at(offset + number * LINE_BYTES, 8).cast();
             Self {
@@ -140,6 +147,7 @@ mod mapped {
                 // Derived from the mapping's address, so that it may reach all of the ring.
                 bytes: NonNull::new(room.as_ptr().wrapping_add(CONTROL_BYTES)).expect("inside"),
                 capacity,
+                header_mask: capacity - 8,
                 _segment: Arc::clone(segment),
             }
         }
@@ -174,8 +182,7 @@ mod mapped {
         }
 
         #[inline(always)]
-        fn at(&self, offset: usize, bytes: usize) -> *mut u8 {
-            assert!(offset + bytes <= self.capacity, "a frame lies inside the ring");
+        fn at(&self, offset: usize) -> *mut u8 {
             self.bytes.as_ptr().wrapping_add(offset)
         }
 
@@ -188,34 +195,31 @@ mod mapped {
         /// What precedes a packet: read once, whatever another process writes there meanwhile.
         #[inline(always)]
         fn header(&self, offset: usize) -> &AtomicU64 {
-            let word = self.at(offset, 8).cast::<u64>();
-            assert!(word.is_aligned(), "frames begin at words");
-            // SAFETY: aligned, inside the mapping that is held (asserted in `at`), and shared with atomic accesses and with
-            // packet bytes of the same place at other times, before which and after which the ends synchronise.
-            unsafe { AtomicU64::from_ptr(word) }
+            let place = offset & self.header_mask;
+            debug_assert_eq!(place, offset, "frames begin at words of the ring");
+            // SAFETY: `header_mask` makes the word one of the ring's, which are aligned and inside the mapping that is held; it is
+            // shared with atomic accesses and with packet bytes of the same place at other times, before which and after which
+            // the ends synchronise.
+            unsafe { AtomicU64::from_ptr(self.at(place).cast::<u64>()) }
         }
 
         /// Called by the producer alone, on a range that the consumer does not read.
         #[inline(always)]
         pub(in super::super) fn write_frame(&self, offset: usize, packet: &[u8]) {
-            let to = self.at(offset, 8 + packet.len());
+            assert!(offset + 8 + packet.len() <= self.capacity, "a frame lies inside the ring");
             self.write_u64(offset, packet.len() as u64);
-            self.write(to.wrapping_add(8), packet);
+            let to = self.at(offset + 8);
+            // SAFETY: `to` is valid for so many bytes inside the mapping (asserted above), which is writable; the range is
+            // the producer's alone until it publishes, so nothing reads it and it cannot overlap `packet`.
+            unsafe { std::ptr::copy_nonoverlapping(packet.as_ptr(), to, packet.len()) };
         }
 
-        /// `to` comes from `at`, for a range that has `bytes` from there on.
+        /// The frame that begins at `offset`, if it lies inside the ring. Called by the consumer alone, on a published range.
         #[inline(always)]
-        fn write(&self, to: *mut u8, bytes: &[u8]) {
-            // SAFETY: `to` is valid for `bytes.len()` bytes inside the mapping (asserted in `at`), which is
-            // writable; the range is the producer's alone until it publishes, so nothing reads it and it
-            // cannot overlap `bytes`.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
-        }
-
-        /// Called by the consumer alone, on a published range.
-        #[inline(always)]
-        pub(in super::super) fn frame(&self, offset: usize, bytes: usize) -> Frame {
-            Frame { first: self.at(offset, bytes), bytes }
+        pub(in super::super) fn frame(&self, offset: usize, bytes: u64) -> Option<Frame> {
+            let bytes = usize::try_from(bytes).ok()?;
+            let room = self.capacity.checked_sub(offset + 8)?;
+            (bytes <= room).then(|| Frame { first: self.at(offset + 8), bytes })
         }
 
         /// Called by the consumer alone, on a published range.
@@ -240,7 +244,7 @@ mod mapped {
         #[inline(always)]
         pub(in super::super) fn bytes(&self) -> Bytes<'_> {
             // SAFETY: `first` is valid for `bytes` initialised bytes of a ring that the set's
-            // consumer keeps alive (asserted in `at`); the producer does not write them until the
+            // consumer keeps alive (checked in `Memory::frame`); the producer does not write them until the
             // set is released, which forgets the frame and needs `&mut` while this borrow is alive.
             unsafe { std::slice::from_raw_parts(self.first, self.bytes) }
         }
@@ -288,25 +292,21 @@ mod in_loom {
 
         pub(in super::super) fn write_frame(&self, offset: usize, packet: &[u8]) {
             self.write_u64(offset, packet.len() as u64);
-            self.write(offset + 8, packet);
-        }
-
-        fn write(&self, offset: usize, bytes: &[u8]) {
-            for (index, chunk) in bytes.chunks(8).enumerate() {
+            for (index, chunk) in packet.chunks(8).enumerate() {
                 let mut word = [0; 8];
                 word[..chunk.len()].copy_from_slice(chunk);
                 let word = u64::from_le_bytes(word);
-                self.0.words[offset / 8 + index].store(word, Ordering::Relaxed);
+                self.0.words[offset / 8 + 1 + index].store(word, Ordering::Relaxed);
             }
         }
 
-        pub(in super::super) fn frame(&self, offset: usize, bytes: usize) -> Frame {
-            let words = offset / 8..(offset + bytes).div_ceil(8);
-            let mut read: Vec<u8> = words
-                .flat_map(|word| self.0.words[word].load(Ordering::Relaxed).to_le_bytes())
-                .collect();
+        pub(in super::super) fn frame(&self, offset: usize, bytes: u64) -> Option<Frame> {
+            let bytes = usize::try_from(bytes).ok()?;
+            let words = self.0.words.get(offset / 8 + 1..)?.get(..bytes.div_ceil(8))?;
+            let bytes_of = |word: &AtomicU64| word.load(Ordering::Relaxed).to_le_bytes();
+            let mut read: Vec<u8> = words.iter().flat_map(bytes_of).collect();
             read.truncate(bytes);
-            Frame(read)
+            Some(Frame(read))
         }
 
         pub(in super::super) fn read_u64(&self, offset: usize) -> u64 {
