@@ -22,7 +22,7 @@ use crate::value::Value;
 pub(super) type KeyedRows = Vec<(Vec<u8>, Row)>;
 
 /// The first rows of a range of a table, at most `rows_max`, and the rest of the range.
-fn page(
+pub(super) fn page(
     table: &Table,
     range: &KeyRange,
     rows_max: usize,

@@ -8,6 +8,8 @@
 //!
 //! *Not here*: operators with a file of their own: scan, join, sort, sets, aggregate, window.
 
+use std::collections::VecDeque;
+
 use crate::catalog::system::Relation;
 use crate::encoding::key;
 use crate::error::{Failure, SqlError};
@@ -38,9 +40,11 @@ pub(super) trait Operator {
 
 /// A source, some of whose rows have been read.
 pub(super) struct Begun<'p> {
-    rows: Vec<Row>,
-    /// The charge of those rows, or of the last ones that were passed on.
+    rows: VecDeque<Row>,
+    /// The charge of those rows, and of the last ones that were passed on.
     kept: Charge,
+    /// Bytes of the last rows that were passed on.
+    passed_bytes: usize,
     /// The source of the others.
     rest: Option<Box<dyn Operator + 'p>>,
 }
@@ -48,13 +52,18 @@ pub(super) struct Begun<'p> {
 impl Begun<'static> {
     /// All rows of a source.
     pub(super) fn all(rows: Vec<Row>) -> Self {
-        Self { rows, kept: Charge::default(), rest: None }
+        Self { rows: rows.into(), kept: Charge::default(), passed_bytes: 0, rest: None }
     }
 }
 
 impl<'p> Begun<'p> {
     pub(super) fn new(rest: Box<dyn Operator + 'p>) -> Self {
-        Self { rows: Vec::new(), kept: Charge::default(), rest: Some(rest) }
+        Self { rows: VecDeque::new(), kept: Charge::default(), passed_bytes: 0, rest: Some(rest) }
+    }
+
+    /// Rows that wait to be passed on.
+    pub(super) fn waiting(&self) -> usize {
+        self.rows.len()
     }
 
     /// Reads until so many rows, or so many bytes, wait to be passed on. Tells whether they do; if not, they are the last.
@@ -63,26 +72,37 @@ impl<'p> Begun<'p> {
         (rows_max, bytes_max): (usize, usize),
         context: &mut Context<'_, '_>,
     ) -> Result<bool, Failure> {
-        if self.rows.is_empty() {
-            self.kept.clear();
-        }
+        self.release_passed();
         while self.rows.len() < rows_max && self.kept.bytes() < bytes_max {
             let Some(rest) = &mut self.rest else { return Ok(false) };
-            let Some(mut batch) = rest.next(context)? else { return Ok(false) };
+            let Some(batch) = rest.next(context)? else { return Ok(false) };
             context.keep(&mut self.kept, &batch)?;
-            self.rows.append(&mut batch);
+            self.rows.extend(batch);
         }
         Ok(true)
+    }
+
+    fn release_passed(&mut self) {
+        self.kept.release(std::mem::take(&mut self.passed_bytes));
     }
 }
 
 impl Operator for Begun<'_> {
     fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
-        if !self.rows.is_empty() {
-            return Ok(Some(std::mem::take(&mut self.rows)));
+        self.release_passed();
+        if self.rows.is_empty() {
+            return self.rest.as_mut().map_or(Ok(None), |rest| rest.next(context));
         }
-        self.kept.clear();
-        self.rest.as_mut().map_or(Ok(None), |rest| rest.next(context))
+        let count = self.rows.len().min(BATCH_ROWS);
+        let rows: Vec<Row> = self.rows.drain(..count).collect();
+        self.passed_bytes = rows.iter().map(row_bytes).sum();
+        Ok(Some(rows))
+    }
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        self.kept.dispose(std::mem::take(&mut self.rows));
     }
 }
 

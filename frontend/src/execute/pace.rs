@@ -89,9 +89,9 @@ mod tests {
             (format!("SELECT 0 IN (SELECT i FROM {series} i)"), None),
             (
                 format!(
-                    "INSERT INTO t SELECT i FROM {series} i WHERE (SELECT max(i) FROM t) IS NULL"
+                    "INSERT INTO t SELECT 1 FROM {series} i WHERE (SELECT max(i) FROM t) IS NULL"
                 ),
-                None,
+                Some("23505"),
             ),
         ] {
             let before = database.memory.disposals();

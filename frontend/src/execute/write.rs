@@ -13,13 +13,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use gannet_engine::{Abort, Conflict, Direction, TableKey};
+use gannet_engine::{Abort, Conflict, KeyRange, TableKey};
 use gannet_rules::rule;
 
 use crate::catalog::{Index, Table};
 use crate::encoding::row::{Wanted, decode, encode};
 use crate::error::{Failure, SqlError};
-use crate::execute::build::is_empty;
+use crate::execute::build::page;
 use crate::execute::context::row_bytes;
 use crate::execute::define::truncated;
 use crate::execute::gather::Gathering;
@@ -32,10 +32,13 @@ use crate::memory::Charge;
 use crate::plan::{Delete, IndexChoice, Insert, OnConflict, Reserve, RowRules, Update};
 use crate::value::Value;
 
-/// Rows for which an empty table is truncated. Fewer are written with the transaction.
-const TRUNCATED_ROWS: usize = 50 * BATCH_ROWS;
+/// Rows for which an empty table gets new storages. Fewer are written with the transaction.
+const RENEWED_ROWS: usize = 50 * BATCH_ROWS;
 /// The same in bytes, as a part of the memory that a statement may keep.
-const TRUNCATED_PART: usize = 4;
+const RENEWED_PART: usize = 4;
+/// The same for a table that has many times as many rows, all of which are to be copied: as many bytes as a transaction surely writes.
+const COPIED_PART: usize = 2;
+const MANY_TIMES: u64 = 8;
 
 /// Rows and the keys that they take.
 pub(super) struct Entry {
@@ -67,7 +70,7 @@ pub(super) fn insert(
     returned: &mut Gathering<'_>,
     context: &mut Context<'_, '_>,
 ) -> Result<u64, Failure> {
-    if insert.repeats || insert.reads_table {
+    if insert.repeats {
         let mut kept = Charge::default();
         let source = context.rows(&insert.source, &mut kept)?;
         let inserted = insert_rows(insert, &source, returned, context);
@@ -79,6 +82,10 @@ pub(super) fn insert(
     if are_many && let Some(insert) = loading(insert, &mut source, context)? {
         return load(&insert, &mut source, context);
     }
+    if insert.reads_table {
+        // It reads no row that it has inserted.
+        source.read((usize::MAX, usize::MAX), context)?;
+    }
     let (mut count, mut touched) = (0, BTreeSet::new());
     while let Some(rows) = source.next(context)? {
         count += insert_some(insert, &rows, &mut touched, returned, context)?;
@@ -89,8 +96,8 @@ pub(super) fn insert(
 
 /// The INSERT with which workers load the rows of a source; None if the rows are written with the transaction.
 ///
-/// A table that is empty and is to get very many rows is truncated. Then no other transaction knows its storages. Other transactions
-/// that are under way meet a new version of the catalog, so this is not done for fewer rows.
+/// A table that is to get very many rows gets new storages, which no other transaction knows, as TRUNCATE gives. The rows that it has are
+/// copied there first. Other transactions that are under way meet a new version of the catalog, so this is not done for fewer rows.
 fn loading(
     insert: &Arc<Insert>,
     source: &mut Begun<'_>,
@@ -100,23 +107,53 @@ fn loading(
     if insert.conflict.is_some() || insert.returning.is_some() {
         return Ok(None);
     }
-    if context.transaction.may_fill(table) {
+    if context.transaction.may_fill(table) && !insert.reads_table {
         return Ok(Some(Arc::clone(insert)));
     }
-    if !context.transaction.may_replace(table) || !seems_empty(table, context)? {
+    if !context.transaction.may_replace(table) || !has_enough_rows(table, source, context)? {
         return Ok(None);
     }
-    let bytes_max = context.budget().share(0) / TRUNCATED_PART;
-    if !source.read((TRUNCATED_ROWS, bytes_max), context)? || !is_empty(table, context)? {
-        return Ok(None);
-    }
-    Ok(Some(Arc::new(insert.of_same_rows(truncated(table, context)?))))
+    let renewed = insert.of_same_rows(truncated(table, context)?);
+    load(&Arc::new(renewed.of_whole_rows()), &mut Copied::new(table), context)?;
+    Ok(Some(Arc::new(renewed)))
 }
 
-/// Whether a table is empty. The commit does not depend on that.
-fn seems_empty(table: &Table, context: &mut Context<'_, '_>) -> Result<bool, Failure> {
-    let page = context.scan_unobserved(table.rows(), &whole(), Direction::Ascending, 1)?;
-    Ok(page.rows.is_empty())
+/// Whether so many rows of a source wait that the table is to have new storages for them. The commit does not depend on that.
+fn has_enough_rows(
+    table: &Table,
+    source: &mut Begun<'_>,
+    context: &mut Context<'_, '_>,
+) -> Result<bool, Failure> {
+    let share = context.budget().share(0);
+    let there = context.count_unobserved(table.rows(), &whole())?;
+    let rows_max = if there == 0 { RENEWED_ROWS } else { usize::MAX };
+    if !source.read((rows_max, share / RENEWED_PART), context)? {
+        return Ok(false);
+    }
+    let are_few = there / MANY_TIMES <= source.waiting() as u64;
+    Ok(are_few || source.read((usize::MAX, share / COPIED_PART), context)?)
+}
+
+/// The rows of a table, in the order of its primary key.
+struct Copied<'t> {
+    table: &'t Table,
+    rest: Option<KeyRange>,
+}
+
+impl<'t> Copied<'t> {
+    fn new(table: &'t Table) -> Self {
+        Self { table, rest: Some(whole()) }
+    }
+}
+
+impl Operator for Copied<'_> {
+    fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
+        let Some(range) = self.rest.take() else { return Ok(None) };
+        let (rows, rest) = page(self.table, &range, BATCH_ROWS, context)?;
+        self.rest = rest;
+        let rows: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
+        Ok((!rows.is_empty()).then_some(rows))
+    }
 }
 
 /// Inserts rows that are in memory, as [`insert`] does.

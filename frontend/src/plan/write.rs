@@ -70,6 +70,13 @@ impl Insert {
         let rules = RowRules { table: Arc::new(table), checks: self.rules.checks.clone() };
         Self::new(rules, Node::Values(Vec::new()), self.values.clone(), None, None)
     }
+
+    /// An INSERT of rows of the same table, which satisfy its constraints, without a source.
+    pub(crate) fn of_whole_rows(&self) -> Self {
+        let rules = RowRules { table: Arc::clone(&self.rules.table), checks: Vec::new() };
+        let values = (0..rules.table.columns.len()).map(Expression::Column).collect();
+        Self::new(rules, Node::Values(Vec::new()), values, None, None)
+    }
 }
 
 /// ON CONFLICT.

@@ -17,8 +17,11 @@ fn session() -> Session {
 
 /// A database whose statements keep fewer bytes than [`ROWS`] rows take.
 fn database(threads: usize) -> Arc<Database> {
-    let options =
-        ClusterOptions { threads, memory_limit_bytes: Some(64 << 20), ..ClusterOptions::default() };
+    let options = ClusterOptions {
+        threads,
+        memory_limit_bytes: Some(128 << 20),
+        ..ClusterOptions::default()
+    };
     let cluster = Cluster::open(options).expect("a small cluster opens");
     let limits = MemoryLimits { statement_bytes: 4 << 20, ..MemoryLimits::default() };
     Database::open_within(cluster.into(), limits).expect("SQL opens on a fresh cluster")
@@ -279,7 +282,7 @@ fn rows_that_change_before_the_commit_of_their_copies_are_a_conflict() {
 }
 
 #[test]
-fn an_empty_table_takes_any_number_of_rows() {
+fn a_table_takes_any_number_of_rows() {
     for (threads, columns) in [
         (1, "id INT PRIMARY KEY, n INT"),
         (2, "id INT PRIMARY KEY, n INT"),
@@ -298,10 +301,17 @@ fn an_empty_table_takes_any_number_of_rows() {
         let sum = ROWS * (ROWS + 1) / 2;
         let expected = format!("{ROWS}|{sum}|{}", 2 * sum);
         assert_eq!(rows(&mut session, sums), [&*expected], "{columns}");
-        // Into a table with rows they are written by one commit, and do not fit.
+        // So does a table with rows, also of a query that reads them.
         let more = format!("INSERT INTO t SELECT -id, -n FROM ({series}) AS more (id, n)");
-        assert_eq!(code(&mut session, &more), "53200", "{columns}");
-        assert_eq!(rows(&mut session, sums), [&*expected], "{columns}");
+        ok(&mut session, &more);
+        assert_eq!(rows(&mut session, sums), [format!("{}|0|0", 2 * ROWS)], "{columns}");
+        let tag = ok(&mut session, "INSERT INTO t SELECT id + 200000, n + 400000 FROM t");
+        assert!(format!("{tag:?}").contains(&format!("INSERT 0 {}", 2 * ROWS)), "{tag:?}");
+        let sum = 2 * ROWS * 200_000;
+        let doubled = format!("{}|{sum}|{}", 4 * ROWS, 2 * sum);
+        assert_eq!(rows(&mut session, sums), [&*doubled], "{columns}");
+        let by_index = "SELECT count(*) FROM t WHERE n BETWEEN -10 AND 10";
+        assert_eq!(rows(&mut session, by_index), ["10"], "{columns}");
         // In a transaction, too, which can be rolled back.
         ok(&mut session, "TRUNCATE t");
         for end in ["ROLLBACK", "COMMIT"] {
@@ -325,6 +335,63 @@ fn an_error_of_rows_for_an_empty_table_leaves_it_empty() {
     }
     ok(&mut session, "INSERT INTO t VALUES (1, 1)");
     assert_eq!(rows(&mut session, "SELECT * FROM t"), ["1|1"]);
+}
+
+#[test]
+fn an_error_of_rows_for_a_table_with_rows_leaves_it_as_it_was() {
+    let mut session = session();
+    ok(&mut session, "CREATE TABLE t (id INT PRIMARY KEY, n INT CHECK (n > 0), m INT)");
+    ok(&mut session, "INSERT INTO t SELECT id, 1, id FROM generate_series(1, 5000) id");
+    ok(&mut session, "ALTER TABLE t ADD COLUMN added INT DEFAULT 7");
+    let sums = "SELECT count(*), sum(id), sum(added) FROM t";
+    let expected = format!("5000|{}|35000", 5_000 * 5_001 / 2);
+    for (source, expected_code) in failing() {
+        let source = format!("SELECT 9000 + id, n FROM ({source}) AS failing (id, n)");
+        assert_eq!(code(&mut session, &format!("INSERT INTO t (id, n) {source}")), expected_code);
+        assert_eq!(rows(&mut session, sums), [&*expected], "{source}");
+    }
+    // One of the rows is there already.
+    let more = |first: i64| {
+        let last = first + ROWS - 1;
+        format!("INSERT INTO t (id, n) SELECT id, 1 FROM generate_series({first}, {last}) id")
+    };
+    assert_eq!(code(&mut session, &more(5_000)), "23505");
+    assert_eq!(rows(&mut session, sums), [&*expected]);
+    ok(&mut session, &more(5_001));
+    let (all, missing) = (5_000 + ROWS, "SELECT count(*) FROM t WHERE m IS NULL");
+    assert_eq!(rows(&mut session, sums), [format!("{all}|{}|{}", all * (all + 1) / 2, 7 * all)]);
+    assert_eq!(rows(&mut session, missing), [ROWS.to_string()]);
+}
+
+#[test]
+fn a_table_with_rows_that_others_use_meanwhile_is_a_conflict() {
+    let database = database(2);
+    let (mut session, mut other) = (database.session("tester"), database.session("other"));
+    ok(&mut session, "CREATE TABLE t (id INT PRIMARY KEY, n INT)");
+    ok(&mut session, "INSERT INTO t SELECT id, 0 FROM generate_series(1, 5000) id");
+    let load = format!("INSERT INTO t SELECT 9000 + id, 0 FROM generate_series(1, {ROWS}) id");
+    let counts = "SELECT count(*), sum(n) FROM t";
+    for change in ["UPDATE t SET n = 1 WHERE id = 77", "INSERT INTO t VALUES (0, 1)"] {
+        ok(&mut session, "BEGIN");
+        ok(&mut session, &load);
+        ok(&mut other, change);
+        assert_eq!(code(&mut session, "COMMIT"), "40001", "{change}");
+    }
+    assert_eq!(rows(&mut session, counts), ["5001|2"]);
+    // Another one has written its row, and commits later.
+    ok(&mut session, "BEGIN");
+    ok(&mut session, &load);
+    ok(&mut other, "BEGIN");
+    ok(&mut other, "UPDATE t SET n = 5 WHERE id = 78");
+    ok(&mut session, "COMMIT");
+    assert_eq!(code(&mut other, "COMMIT"), "40001");
+    assert_eq!(rows(&mut session, counts), [format!("{}|2", ROWS + 5_001)]);
+    // Few rows, beside those that are there, leave the table to others.
+    ok(&mut other, "BEGIN");
+    ok(&mut other, "UPDATE t SET n = 5 WHERE id = 78");
+    ok(&mut session, "INSERT INTO t SELECT -id, 0 FROM generate_series(1, 6500) id");
+    ok(&mut other, "COMMIT");
+    assert_eq!(rows(&mut session, counts), [format!("{}|7", ROWS + 11_501)]);
 }
 
 #[test]
@@ -354,7 +421,7 @@ fn an_empty_table_that_others_use_meanwhile_is_a_conflict() {
 
 /// What an attempt has loaded whose commit failed is not there beside the rows of the next one.
 #[test]
-fn rows_for_an_empty_table_are_loaded_again_after_a_conflict() {
+fn rows_are_loaded_again_after_a_conflict() {
     let database = database(2);
     let (mut session, mut other) = (database.session("tester"), database.session("other"));
     ok(&mut session, "CREATE TABLE source (id INT PRIMARY KEY, n INT)");
@@ -373,6 +440,19 @@ fn rows_for_an_empty_table_are_loaded_again_after_a_conflict() {
         });
         ok(&mut session, "INSERT INTO t SELECT id, n FROM source");
     });
-    let counts = rows(&mut session, "SELECT count(*), sum(id), sum(n) > 0 FROM t");
-    assert_eq!(counts, [format!("{ROWS}|{}|t", ROWS * (ROWS + 1) / 2)]);
+    let counts = "SELECT count(*), sum(id), sum(n) > 0 FROM t";
+    let (count, sum) = (ROWS, ROWS * (ROWS + 1) / 2);
+    assert_eq!(rows(&mut session, counts), [format!("{count}|{sum}|t")]);
+    // Into a table with rows, too, of which one changes meanwhile.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 1..=updates {
+                ok(&mut other, &format!("UPDATE t SET n = {n} WHERE id = 78"));
+            }
+        });
+        ok(&mut session, "INSERT INTO t SELECT id, n FROM source");
+    });
+    assert_eq!(rows(&mut session, counts), [format!("{}|{}|t", 2 * count, 2 * sum)]);
+    let last = format!("SELECT count(*) FROM t WHERE n = {updates} AND id = 78");
+    assert!(["1", "2"].contains(&&*rows(&mut session, &last)[0]));
 }
