@@ -13,7 +13,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use gannet_engine::{Abort, Conflict, KeyRange, TableKey};
+use gannet_engine::{Abort, Conflict, Direction, KeyRange, TableKey};
 use gannet_rules::rule;
 
 use crate::catalog::{Index, Table};
@@ -125,11 +125,12 @@ fn has_enough_rows(
     context: &mut Context<'_, '_>,
 ) -> Result<bool, Failure> {
     let share = context.budget().share(0);
-    let there = context.count_unobserved(table.rows(), &whole())?;
-    let rows_max = if there == 0 { RENEWED_ROWS } else { usize::MAX };
+    let first = context.scan_unobserved(table.rows(), &whole(), Direction::Ascending, 1)?;
+    let rows_max = if first.rows.is_empty() { RENEWED_ROWS } else { usize::MAX };
     if !source.read((rows_max, share / RENEWED_PART), context)? {
         return Ok(false);
     }
+    let there = context.count_unobserved(table.rows(), &whole())?;
     let are_few = there / MANY_TIMES <= source.waiting() as u64;
     Ok(are_few || source.read((usize::MAX, share / COPIED_PART), context)?)
 }
