@@ -161,7 +161,7 @@ impl Totals {
 
 /// The statistics of one thread, or of the whole run.
 pub(crate) struct Statistics {
-    /// Before the measured interval.
+    /// Outside of the measured interval.
     pub(crate) unmeasured: Totals,
     /// In the measured interval.
     pub(crate) measured: Totals,

@@ -1,6 +1,6 @@
 //! CREATE, DROP and TRUNCATE: changes of the catalog, and of the data concerned.
 //!
-//! TRUNCATE gives a table and its indexes new storages; the old ones are dropped after the commit. A large INSERT into an empty table does so, too.
+//! TRUNCATE gives a table and its indexes new storages; the old ones are dropped after the commit. INSERT of very many rows does so, too.
 //!
 //! *Source*: PostgreSQL 15 documentation, reference pages of these statements.
 //!

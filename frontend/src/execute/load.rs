@@ -8,7 +8,7 @@
 //! Workers that write to different partitions lock no bucket that another one wants. The entries of indexes lie in other partitions than their
 //! rows: then a chunk is one share. What was written before an error goes with the storages.
 //!
-//! *Invariant*: the table holds none of the rows while the query reads it, because the query does not read it.
+//! *Invariant*: the query reads none of the rows that are loaded. It does not read the table, or it reads the storages that the table had before.
 //!
 //! *Not here*: other tables, whose rows are a part of the statement's transaction or batches of one transaction each (`write`, `session/run/copy`).
 

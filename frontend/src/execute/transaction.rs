@@ -110,7 +110,7 @@ impl Transaction {
         self.savepoints.is_empty() && table.storages().all(is_untouched)
     }
 
-    /// Whether another storage may take the place of a table's, if the table is empty: no savepoint and no build knows the present one, and
+    /// Whether another storage may take the place of a table's, with its rows: no savepoint and no build knows the present one, and
     /// nothing is to be written there.
     pub(crate) fn may_replace(&self, table: &Table) -> bool {
         self.savepoints.is_empty()

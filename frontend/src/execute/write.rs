@@ -36,8 +36,9 @@ use crate::value::Value;
 const RENEWED_ROWS: usize = 50 * BATCH_ROWS;
 /// The same in bytes, as a part of the memory that a statement may keep.
 const RENEWED_PART: usize = 4;
-/// The same for a table that has many times as many rows, all of which are to be copied: as many bytes as a transaction surely writes.
+/// The same part for a table with many times as many rows, because all of those are copied. A transaction surely writes so many bytes.
 const COPIED_PART: usize = 2;
+/// How many times as many rows are many.
 const MANY_TIMES: u64 = 8;
 
 /// Rows and the keys that they take.

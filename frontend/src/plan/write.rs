@@ -45,7 +45,7 @@ pub(crate) struct Insert {
     /// Whether another attempt inserts the same rows, and duplicate keys are the only possible error. Then the commit may
     /// detect the duplicates.
     pub(crate) repeats: bool,
-    /// Whether the source reads the table. Then all its rows are read before the first one is inserted.
+    /// Whether the source reads the table. Then all its rows are read before the first one is inserted, unless they go into new storages.
     pub(crate) reads_table: bool,
 }
 

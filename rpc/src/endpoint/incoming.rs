@@ -21,7 +21,7 @@ impl<P> Incoming<P> {
     }
 }
 
-/// Prepares requests to the own node, apart from [`prepare`] of those that arrive, which most are.
+/// Prepares requests to the own node. It is no part of its caller, which mostly prepares requests of others.
 #[inline(never)]
 pub(super) fn prepare_local<H: Handler>(
     handler: &H,

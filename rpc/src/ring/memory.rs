@@ -118,7 +118,7 @@ mod mapped {
         bytes: NonNull<u8>,
         /// A power of two.
         capacity: usize,
-        /// What of a position in the ring may be set in that of a word.
+        /// The bits that a word's place in the ring may have: places are multiples of 8 below the capacity.
         header_mask: usize,
         /// Keeps all of it mapped.
         _segment: Arc<Segment>,
