@@ -1,7 +1,7 @@
 //! COPY: rows as text or CSV, in and out.
 //!
 //! Outside a transaction, COPY FROM commits up to [`BATCH_ROWS`] rows at a time, and fewer after conflicts: an error leaves the batches
-//! before it. Inside BEGIN the COPY is part of the transaction, whose size is bounded.
+//! before it. Inside BEGIN the COPY is part of the transaction.
 //!
 //! *Source*: PostgreSQL 15 documentation, COPY, "File Formats".
 //!

@@ -39,19 +39,19 @@ const PART_ROWS: usize = 64;
 /// Shares of a chunk for each worker.
 const SHARES_PER_WORKER: usize = 4;
 
-/// Inserts rows that a client has sent.
+/// Inserts rows that a client has sent, which are charged if they have waited.
 ///
 /// # Errors
 /// Those of the rows. Some may have been inserted then.
 pub(crate) fn load_rows(
     insert: &Arc<Insert>,
-    rows: Vec<Row>,
+    (rows, charge): (Vec<Row>, Charge),
     coordinator: &mut Coordinator<'_>,
     resources: &Resources,
 ) -> Result<(), Failure> {
     let mut transaction = Transaction::part_of(Arc::clone(&resources.facts.catalog));
     let mut context = Context::new(coordinator, &mut transaction, resources);
-    load(insert, &mut Begun::all(rows), &mut context)?;
+    load(insert, &mut Begun::all(rows, charge), &mut context)?;
     Ok(())
 }
 

@@ -38,6 +38,27 @@ pub(super) trait Operator {
     fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure>;
 }
 
+/// So many rows wait to be passed on, or so many bytes of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Enough {
+    pub(crate) rows: usize,
+    pub(crate) bytes: usize,
+}
+
+impl Enough {
+    /// All rows of a source.
+    pub(super) const ALL: Self = Self::rows(usize::MAX);
+
+    pub(crate) const fn rows(rows: usize) -> Self {
+        Self { rows, bytes: usize::MAX }
+    }
+
+    /// Whether as many wait.
+    pub(crate) fn wait(self, rows: usize, bytes: usize) -> bool {
+        rows >= self.rows || bytes >= self.bytes
+    }
+}
+
 /// A source, some of whose rows have been read.
 pub(super) struct Begun<'p> {
     rows: VecDeque<Row>,
@@ -50,9 +71,9 @@ pub(super) struct Begun<'p> {
 }
 
 impl Begun<'static> {
-    /// All rows of a source.
-    pub(super) fn all(rows: Vec<Row>) -> Self {
-        Self { rows: rows.into(), kept: Charge::default(), passed_bytes: 0, rest: None }
+    /// All rows of a source, which are charged if they have waited.
+    pub(super) fn all(rows: Vec<Row>, kept: Charge) -> Self {
+        Self { rows: rows.into(), kept, passed_bytes: 0, rest: None }
     }
 }
 
@@ -61,19 +82,19 @@ impl<'p> Begun<'p> {
         Self { rows: VecDeque::new(), kept: Charge::default(), passed_bytes: 0, rest: Some(rest) }
     }
 
-    /// Rows that wait to be passed on.
-    pub(super) fn waiting(&self) -> usize {
-        self.rows.len()
+    /// How many rows wait to be passed on, and their bytes.
+    pub(super) fn waiting(&self) -> (usize, usize) {
+        (self.rows.len(), self.kept.bytes())
     }
 
-    /// Reads until so many rows, or so many bytes, wait to be passed on. Tells whether they do; if not, they are the last.
+    /// Reads until so many rows wait to be passed on. Tells whether they do; if not, they are the last.
     pub(super) fn read(
         &mut self,
-        (rows_max, bytes_max): (usize, usize),
+        enough: Enough,
         context: &mut Context<'_, '_>,
     ) -> Result<bool, Failure> {
         self.release_passed();
-        while self.rows.len() < rows_max && self.kept.bytes() < bytes_max {
+        while !enough.wait(self.rows.len(), self.kept.bytes()) {
             let Some(rest) = &mut self.rest else { return Ok(false) };
             let Some(batch) = rest.next(context)? else { return Ok(false) };
             context.keep(&mut self.kept, &batch)?;

@@ -13,33 +13,22 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use gannet_engine::{Abort, Conflict, Direction, KeyRange, TableKey};
+use gannet_engine::{Abort, Conflict, TableKey};
 use gannet_rules::rule;
 
 use crate::catalog::{Index, Table};
 use crate::encoding::row::{Wanted, decode, encode};
 use crate::error::{Failure, SqlError};
-use crate::execute::build::page;
 use crate::execute::context::row_bytes;
-use crate::execute::define::truncated;
 use crate::execute::gather::Gathering;
 use crate::execute::load::load;
-use crate::execute::operator::{Begun, Operator, open};
-use crate::execute::scan::whole;
+use crate::execute::operator::{Begun, Enough, Operator, open};
+use crate::execute::renew::loading;
 use crate::execute::{BATCH_ROWS, Context, Row};
 use crate::expression::Expression;
 use crate::memory::Charge;
 use crate::plan::{Delete, IndexChoice, Insert, OnConflict, Reserve, RowRules, Update};
 use crate::value::Value;
-
-/// Rows for which an empty table gets new storages. Fewer are written with the transaction.
-const RENEWED_ROWS: usize = 50 * BATCH_ROWS;
-/// The same in bytes, as a part of the memory that a statement may keep.
-const RENEWED_PART: usize = 4;
-/// The same part for a table with many times as many rows, because all of those are copied. A transaction surely writes so many bytes.
-const COPIED_PART: usize = 2;
-/// How many times as many rows are many.
-const MANY_TIMES: u64 = 8;
 
 /// Rows and the keys that they take.
 pub(super) struct Entry {
@@ -79,83 +68,20 @@ pub(super) fn insert(
         return inserted;
     }
     let mut source = Begun::new(open(&insert.source));
-    let are_many = source.read((BATCH_ROWS + 1, usize::MAX), context)?;
+    let are_many = source.read(Enough::rows(BATCH_ROWS + 1), context)?;
     if are_many && let Some(insert) = loading(insert, &mut source, context)? {
         return load(&insert, &mut source, context);
     }
     if insert.reads_table {
         // It reads no row that it has inserted.
-        source.read((usize::MAX, usize::MAX), context)?;
+        source.read(Enough::ALL, context)?;
     }
     let (mut count, mut touched) = (0, BTreeSet::new());
     while let Some(rows) = source.next(context)? {
         count += insert_some(insert, &rows, &mut touched, returned, context)?;
-        source.read((BATCH_ROWS, usize::MAX), context)?;
+        source.read(Enough::rows(BATCH_ROWS), context)?;
     }
     Ok(count)
-}
-
-/// The INSERT with which workers load the rows of a source; None if the rows are written with the transaction.
-///
-/// A table that is to get very many rows gets new storages, which no other transaction knows, as TRUNCATE gives. The rows that it has are
-/// copied there first. Other transactions that are under way meet a new version of the catalog, so this is not done for fewer rows.
-fn loading(
-    insert: &Arc<Insert>,
-    source: &mut Begun<'_>,
-    context: &mut Context<'_, '_>,
-) -> Result<Option<Arc<Insert>>, Failure> {
-    let table = &*insert.rules.table;
-    if insert.conflict.is_some() || insert.returning.is_some() {
-        return Ok(None);
-    }
-    if context.transaction.may_fill(table) && !insert.reads_table {
-        return Ok(Some(Arc::clone(insert)));
-    }
-    if !context.transaction.may_replace(table) || !has_enough_rows(table, source, context)? {
-        return Ok(None);
-    }
-    let renewed = insert.of_same_rows(truncated(table, context)?);
-    load(&Arc::new(renewed.of_whole_rows()), &mut Copied::new(table), context)?;
-    Ok(Some(Arc::new(renewed)))
-}
-
-/// Whether so many rows of a source wait that the table is to have new storages for them. The commit does not depend on that.
-fn has_enough_rows(
-    table: &Table,
-    source: &mut Begun<'_>,
-    context: &mut Context<'_, '_>,
-) -> Result<bool, Failure> {
-    let share = context.budget().share(0);
-    let first = context.scan_unobserved(table.rows(), &whole(), Direction::Ascending, 1)?;
-    let rows_max = if first.rows.is_empty() { RENEWED_ROWS } else { usize::MAX };
-    if !source.read((rows_max, share / RENEWED_PART), context)? {
-        return Ok(false);
-    }
-    let there = context.count_unobserved(table.rows(), &whole())?;
-    let are_few = there / MANY_TIMES <= source.waiting() as u64;
-    Ok(are_few || source.read((usize::MAX, share / COPIED_PART), context)?)
-}
-
-/// The rows of a table, in the order of its primary key.
-struct Copied<'t> {
-    table: &'t Table,
-    rest: Option<KeyRange>,
-}
-
-impl<'t> Copied<'t> {
-    fn new(table: &'t Table) -> Self {
-        Self { table, rest: Some(whole()) }
-    }
-}
-
-impl Operator for Copied<'_> {
-    fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
-        let Some(range) = self.rest.take() else { return Ok(None) };
-        let (rows, rest) = page(self.table, &range, BATCH_ROWS, context)?;
-        self.rest = rest;
-        let rows: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
-        Ok((!rows.is_empty()).then_some(rows))
-    }
 }
 
 /// Inserts rows that are in memory, as [`insert`] does.

@@ -111,7 +111,9 @@ impl Session {
             Command::CopyIn { insert, columns, options } => {
                 self.refuse_token("COPY")?;
                 let reader = Reader::new(columns.clone(), options.clone());
-                self.copy = Some(CopyIn::new(sql.to_owned(), Arc::clone(insert), reader));
+                let is_inside = self.transaction.is_some();
+                let copy = CopyIn::new(sql.to_owned(), Arc::clone(insert), reader, is_inside);
+                self.copy = Some(copy);
                 Ok(StatementResult::CopyIn { columns: columns.clone(), options: options.clone() })
             }
             Command::CopyOut { query, options } => self.copy_out(query, options, sql).await,

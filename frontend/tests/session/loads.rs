@@ -326,6 +326,109 @@ fn a_table_takes_any_number_of_rows() {
 }
 
 #[test]
+fn a_copy_inside_a_transaction_takes_any_number_of_rows() {
+    let sums = "SELECT count(*), sum(id), sum(n) FROM t";
+    let sum = ROWS * (ROWS + 1) / 2;
+    let positive = data(|id| format!("{id}\t{}\n", 2 * id));
+    let negative = data(|id| format!("{}\t{}\n", -id, -2 * id));
+    for (threads, columns) in [
+        (1, "id INT PRIMARY KEY, n INT"),
+        (2, "id INT PRIMARY KEY, n INT"),
+        (2, "id INT, n INT"),
+        (2, "id INT, n INT UNIQUE"),
+    ] {
+        let mut session = database(threads).session("tester");
+        ok(&mut session, &format!("CREATE TABLE t ({columns})"));
+        ok(&mut session, "INSERT INTO t SELECT id, id FROM generate_series(1, 5000) id");
+        ok(&mut session, "DELETE FROM t");
+        let mut copied = |data: &[u8], end: &str, inside: &str, after: &str| {
+            ok(&mut session, "BEGIN");
+            ok(&mut session, "COPY t FROM STDIN");
+            assert_eq!(copy(&mut session, data), Ok(format!("COPY {ROWS}")), "{columns}");
+            assert_eq!(rows(&mut session, sums), [inside], "{columns}");
+            ok(&mut session, end);
+            assert_eq!(rows(&mut session, sums), [after], "{columns}");
+        };
+        let once = format!("{ROWS}|{sum}|{}", 2 * sum);
+        let both = format!("{}|0|0", 2 * ROWS);
+        copied(&positive, "ROLLBACK", &once, "0|NULL|NULL");
+        copied(&positive, "COMMIT", &once, &once);
+        // The table has rows now.
+        copied(&negative, "ROLLBACK", &both, &once);
+        copied(&negative, "COMMIT", &both, &both);
+        let by_index = "SELECT count(*) FROM t WHERE n BETWEEN -10 AND 10";
+        assert_eq!(rows(&mut session, by_index), ["10"], "{columns}");
+    }
+}
+
+#[test]
+fn an_error_of_a_copy_inside_a_transaction_leaves_the_table_as_it_was() {
+    let mut session = session();
+    ok(&mut session, "CREATE TABLE t (id INT PRIMARY KEY, n INT CHECK (n > 0))");
+    for there in [0, 5_000] {
+        ok(
+            &mut session,
+            &format!("INSERT INTO t SELECT -id, 1 FROM generate_series(1, {there}) id"),
+        );
+        // The first one comes while rows wait for the table to get new storages.
+        for (last, line, expected) in [
+            (3_000, "x\t1\n", "22P02"),
+            (3_000, "7\t1\n", "23505"),
+            (ROWS, "7\t1\n", "23505"),
+            (ROWS, "0\t0\n", "23514"),
+        ] {
+            let lines = (1..=last).map(|id| format!("{id}\t1\n")).collect::<String>() + line;
+            ok(&mut session, "BEGIN");
+            ok(&mut session, "COPY t FROM STDIN");
+            assert_eq!(copy(&mut session, lines.as_bytes()), Err(expected));
+            assert_eq!(code(&mut session, "SELECT 1"), "25P02");
+            ok(&mut session, "COMMIT");
+            assert_eq!(rows(&mut session, "SELECT count(*) FROM t"), [there.to_string()]);
+        }
+    }
+    // The program forgets to end the COPY while rows wait.
+    ok(&mut session, "BEGIN");
+    ok(&mut session, "COPY t FROM STDIN");
+    block_on(session.copy_in(b"1\t1\n")).expect("no error");
+    ok(&mut session, "INSERT INTO t VALUES (2, 1)");
+    ok(&mut session, "COMMIT");
+    assert_eq!(rows(&mut session, "SELECT count(*), max(id) FROM t"), ["5001|2"]);
+}
+
+#[test]
+fn few_rows_of_a_copy_leave_the_table_to_others() {
+    let database = database(2);
+    let (mut session, mut other) = (database.session("tester"), database.session("other"));
+    ok(&mut session, "CREATE TABLE t (id INT PRIMARY KEY, n INT)");
+    for first in [1, 5_001] {
+        let lines = |from: i64, count: i64| {
+            (from..from + count).map(|id| format!("{id}\t1\n")).collect::<String>()
+        };
+        ok(&mut other, "BEGIN");
+        ok(&mut other, &format!("INSERT INTO t VALUES (-{first}, 1)"));
+        ok(&mut session, "BEGIN");
+        ok(&mut session, "COPY t FROM STDIN");
+        assert_eq!(copy(&mut session, lines(first, 2_500).as_bytes()), Ok("COPY 2500".to_owned()));
+        // What the transaction has written stays there.
+        ok(&mut session, "COPY t FROM STDIN");
+        let more = lines(first + 2_500, 2_500);
+        assert_eq!(copy(&mut session, more.as_bytes()), Ok("COPY 2500".to_owned()));
+        ok(&mut session, "SAVEPOINT s");
+        ok(&mut session, "COPY t FROM STDIN");
+        let more = lines(90_000, 2_500);
+        assert_eq!(copy(&mut session, more.as_bytes()), Ok("COPY 2500".to_owned()));
+        ok(&mut session, "ROLLBACK TO s");
+        ok(&mut session, "COMMIT");
+        ok(&mut other, "COMMIT");
+        let counts = rows(&mut session, "SELECT count(*), max(id) FROM t");
+        assert_eq!(
+            counts,
+            [format!("{}|{}", first + 4_999 + (first + 4_999) / 5_000, first + 4_999)]
+        );
+    }
+}
+
+#[test]
 fn an_error_of_rows_for_an_empty_table_leaves_it_empty() {
     let mut session = session();
     ok(&mut session, "CREATE TABLE t (id INT PRIMARY KEY, n INT CHECK (n > 0))");

@@ -4,8 +4,9 @@
 //! data ─► rows ─► batch ─┬─► a transaction of its own, or a part of the session's
 //!                        └─► workers share it, if nobody else knows the table; the session goes on reading meanwhile
 //! ```
+//! Inside BEGIN the first rows wait until they are enough for the table to get new storages, which nobody else knows.
 //!
-//! *Not here*: data as rows (`execute/copy`), and shares of a batch (`execute/load`).
+//! *Not here*: data as rows (`execute/copy`), new storages (`execute/renew`), and shares of a batch (`execute/load`).
 
 use std::sync::Arc;
 
@@ -15,8 +16,11 @@ use crate::catalog::Table;
 use crate::error::SqlError;
 use crate::execute::copy::{BATCH_ROWS, Reader, next_batch_rows};
 use crate::execute::load::{CHUNK_BYTES, CHUNK_ROWS, load_rows};
+use crate::execute::operator::Enough;
+use crate::execute::renew::{Renewal, renew};
 use crate::execute::transaction::alone;
-use crate::execute::{self, Beyond, Context, Gathering, Resources, Row, Transaction};
+use crate::execute::{self, Beyond, Context, Gathering, Resources, Row, Transaction, row_bytes};
+use crate::memory::Charge;
 use crate::plan::statement::{Command, Prepared};
 use crate::plan::{Insert, Plan, PlanKind};
 use crate::session::run::errors::{catalog_changes, current, error_of, no_copy, unknown};
@@ -32,6 +36,10 @@ pub(in crate::session) struct CopyIn {
     insert: Arc<Plan>,
     reader: Reader,
     rows: Vec<Row>,
+    /// Of rows that wait for new storages.
+    charge: Charge,
+    /// How many wait, unless they are written as they come.
+    enough: Option<Enough>,
     /// Bytes that have come since the last batch.
     bytes: usize,
     begun: Option<SharedBatch>,
@@ -50,11 +58,26 @@ struct SharedBatch {
 }
 
 impl CopyIn {
-    /// A COPY whose rows `insert`, the plan of `sql`, inserts.
-    pub(in crate::session) fn new(sql: String, insert: Arc<Plan>, reader: Reader) -> Self {
-        let (rows, batch_rows) = (Vec::new(), BATCH_ROWS);
-        let (begun, is_lost) = (None, false);
-        Self { sql, insert, reader, rows, bytes: 0, begun, is_lost, batch_rows, count: 0 }
+    /// A COPY whose rows `insert`, the plan of `sql`, inserts: inside of a transaction, or in transactions of its own.
+    pub(in crate::session) fn new(
+        sql: String,
+        insert: Arc<Plan>,
+        reader: Reader,
+        is_inside: bool,
+    ) -> Self {
+        Self {
+            sql,
+            insert,
+            reader,
+            rows: Vec::new(),
+            charge: Charge::default(),
+            enough: is_inside.then_some(Enough::rows(BATCH_ROWS + 1)),
+            bytes: 0,
+            begun: None,
+            is_lost: false,
+            batch_rows: BATCH_ROWS,
+            count: 0,
+        }
     }
 
     /// Whether workers may insert rows now.
@@ -69,8 +92,12 @@ impl Session {
         for part in chunk.chunks(COPY_PART_BYTES) {
             // Yields to other sessions.
             tokio::task::consume_budget().await;
+            let waits = self.copy_waits();
             let copy = self.copy.as_mut().ok_or_else(no_copy)?;
             let rows = copy.reader.read(part)?;
+            if waits {
+                copy.charge.add(&self.budget, rows.iter().map(row_bytes).sum())?;
+            }
             copy.rows.extend(rows);
             copy.bytes += part.len();
             while self.has_batch() {
@@ -84,10 +111,18 @@ impl Session {
     fn has_batch(&self) -> bool {
         let Some(copy) = &self.copy else { return false };
         let rows = copy.rows.len();
-        match self.shares_copy() {
-            true => rows >= CHUNK_ROWS || (rows > 0 && copy.bytes >= CHUNK_BYTES),
-            false => rows >= BATCH_ROWS,
+        match copy.enough {
+            _ if self.shares_copy() => {
+                rows >= CHUNK_ROWS || (rows > 0 && copy.bytes >= CHUNK_BYTES)
+            }
+            Some(enough) => enough.wait(rows, copy.charge.bytes()),
+            None => rows >= BATCH_ROWS,
         }
+    }
+
+    /// Whether rows wait until they are enough for new storages of their table.
+    fn copy_waits(&self) -> bool {
+        self.copy.as_ref().is_some_and(|copy| copy.enough.is_some()) && !self.shares_copy()
     }
 
     /// Whether workers share the batches of the COPY.
@@ -113,6 +148,7 @@ impl Session {
         let copy = self.copy.as_mut().ok_or_else(no_copy)?;
         let rows = copy.reader.finish()?;
         copy.rows.extend(rows);
+        copy.enough = None;
         while self.copy.as_ref().is_some_and(|copy| !copy.rows.is_empty()) {
             self.copy_batch().await?;
         }
@@ -124,7 +160,7 @@ impl Session {
     pub(in crate::session) async fn copy_failed(&mut self, error: SqlError) -> SqlError {
         let error = self.end_batch().await.err().unwrap_or(error);
         let error = self.copied_so_far(error);
-        self.copy = None;
+        self.give_up_copy();
         error
     }
 
@@ -141,6 +177,9 @@ impl Session {
     }
 
     async fn copy_batch(&mut self) -> Result<(), SqlError> {
+        if self.copy_waits() {
+            return self.renew_copied().await;
+        }
         let copy = self.copy.as_mut().ok_or_else(no_copy)?;
         copy.bytes = 0;
         // Fewer rows are one transaction.
@@ -152,7 +191,9 @@ impl Session {
         let copy = self.copy.as_mut().ok_or_else(no_copy)?;
         let count = copy.rows.len().min(BATCH_ROWS);
         let batch: Arc<Vec<Row>> = Arc::new(copy.rows.drain(..count).collect());
-        let sql = copy.sql.clone();
+        if copy.charge.bytes() > 0 {
+            copy.charge.release(batch.iter().map(row_bytes).sum());
+        }
         let (mut first, mut catalogs) = (0, 0);
         while first < count {
             let plan = Arc::clone(&self.copy.as_ref().ok_or_else(no_copy)?.insert);
@@ -169,26 +210,67 @@ impl Session {
                 return Err(catalog_changes());
             }
             self.reload().await?;
-            let prepared = self.plan(&sql, &[]).await?;
-            let copy = self.copy.as_mut().ok_or_else(no_copy)?;
-            if let Some(Prepared::Command(command)) = prepared
-                && let Command::CopyIn { insert, .. } = &*command
-            {
-                copy.insert = Arc::clone(insert);
-            }
+            self.plan_copy().await?;
         }
         Ok(())
+    }
+
+    /// Plans the COPY with the catalog that is present.
+    async fn plan_copy(&mut self) -> Result<(), SqlError> {
+        let sql = self.copy.as_ref().ok_or_else(no_copy)?.sql.clone();
+        let prepared = self.plan(&sql, &[]).await?;
+        let copy = self.copy.as_mut().ok_or_else(no_copy)?;
+        if let Some(Prepared::Command(command)) = prepared
+            && let Command::CopyIn { insert, .. } = &*command
+        {
+            copy.insert = Arc::clone(insert);
+        }
+        Ok(())
+    }
+
+    /// Gives the table new storages for the rows that wait, if they are enough.
+    async fn renew_copied(&mut self) -> Result<(), SqlError> {
+        for _ in 0..CATALOGS_MAX {
+            let insert = self.copied().map(Arc::clone).ok_or_else(no_copy)?;
+            let copy = self.copy.as_ref().ok_or_else(no_copy)?;
+            let waiting = (copy.rows.len(), copy.charge.bytes());
+            let catalog = Arc::clone(&copy.insert.catalog);
+            let resources = self.resources(&catalog);
+            let work = move |context: &mut Context<'_, '_>| renew(&insert, waiting, context);
+            let renewal = self.run_inside(None, resources, work).await?;
+            let copy = self.copy.as_mut().ok_or_else(no_copy)?;
+            match renewal {
+                Some(Renewal::Wants(enough)) => {
+                    copy.enough = Some(enough);
+                    return Ok(());
+                }
+                Some(Renewal::Refused) => {
+                    copy.enough = None;
+                    return Ok(());
+                }
+                Some(Renewal::Done(_)) => {
+                    copy.enough = None;
+                    return self.plan_copy().await;
+                }
+                None => {
+                    self.reload().await?;
+                    self.plan_copy().await?;
+                }
+            }
+        }
+        Err(catalog_changes())
     }
 
     /// Begins to insert all rows that have come, in a table that only the session's transaction knows.
     async fn copy_shared(&mut self) -> Result<(), SqlError> {
         let insert = self.copied().map(Arc::clone).ok_or_else(no_copy)?;
         let copy = self.copy.as_mut().ok_or_else(no_copy)?;
-        let (catalog, rows) = (Arc::clone(&copy.insert.catalog), std::mem::take(&mut copy.rows));
+        let catalog = Arc::clone(&copy.insert.catalog);
+        let (rows, charge) = (std::mem::take(&mut copy.rows), std::mem::take(&mut copy.charge));
         let count = rows.len() as u64;
         let resources = self.resources(&catalog);
         let job = move |coordinator: &mut Coordinator<'_>, resources: &Resources| {
-            load_rows(&insert, rows, coordinator, resources).map_err(error_of)
+            load_rows(&insert, (rows, charge), coordinator, resources).map_err(error_of)
         };
         let started = self.start(None, resources, job)?;
         self.copy.as_mut().ok_or_else(no_copy)?.begun = Some(SharedBatch { started, count });
@@ -214,7 +296,9 @@ impl Session {
 
     /// Ends a COPY, without waiting for workers that insert some of its rows.
     pub(in crate::session) fn give_up_copy(&mut self) {
-        if let Some(batch) = self.copy.take().and_then(|copy| copy.begun) {
+        let Some(mut copy) = self.copy.take() else { return };
+        copy.charge.dispose(copy.rows);
+        if let Some(batch) = copy.begun {
             // Its rows go with the table, however far it has come.
             let _ = batch.started.cancellation.cancel();
         }
