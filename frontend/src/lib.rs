@@ -7,8 +7,8 @@
 //! ```
 //!
 //! *Invariants*: rows, index entries, the catalog and counters are rows of the engine's ordered tables; SQL keeps no
-//! other state but caches. A statement computes in a coroutine of the engine, or on the threads of `parser` and
-//! `aside`.
+//! other state but caches. A statement computes in a coroutine of the engine, on a stack of `parser`, or on the threads of
+//! `parser` and `aside`.
 //!
 //! *Not here*: packets, buckets, locks and replication, which are the engine's.
 #![forbid(unsafe_code)]

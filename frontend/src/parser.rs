@@ -1,7 +1,10 @@
-//! Parsing and planning, on a thread whose stack suffices for every text that is let through.
+//! Parsing and planning, on a stack that suffices for every text that is let through.
 //!
 //! ```text
 //! text ─► bounds: size, nesting, chains of operators ─► tokens, in PostgreSQL's dialect ─► sqlparser ─► Parsed
+//!
+//! short text   the session's own thread, on a large stack (`stacks`): a hand-over to another thread takes longer
+//! other text   the parser's thread: it would hold the session's thread for long
 //! ```
 //!
 //! The parser recurses, and so does the code that drops its trees: five nested parentheses would overflow a coroutine's
@@ -13,6 +16,7 @@
 //! *Not here*: where the dialect differs from the parser's (`dialect`), and plans (`plan`).
 
 mod dialect;
+mod stacks;
 
 use std::sync::mpsc::{Sender, channel};
 
@@ -27,6 +31,7 @@ use sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
 pub(crate) use dialect::Maintenance;
 
 use crate::error::SqlError;
+use crate::parser::stacks::Stacks;
 
 /// The name of the thread.
 pub(crate) const THREAD: &str = "gannet-parser";
@@ -40,15 +45,18 @@ const NESTING_MAX: usize = 64;
 const CHAIN_MAX: usize = 4_000;
 /// Recursion inside the parser: a few levels for each level of the text.
 const RECURSION_MAX: usize = 200;
-/// The thread's stack: about 20 KiB for each operator of the longest chain.
+/// A stack: about 20 KiB for each operator of the longest chain.
 const STACK_BYTES: usize = 256 << 20;
+/// Bytes of a text that is parsed and planned in a fraction of a millisecond.
+const SHORT_BYTES_MAX: usize = 2 << 10;
 
 static DIALECT: PostgreSqlDialect = PostgreSqlDialect {};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The thread that parses and plans.
+/// The thread that parses and plans, and the stacks on which others do.
 pub(crate) struct Parser {
+    stacks: Stacks,
     jobs: Sender<Job>,
     /// Whether a session blocks while its statement is planned, as in a simulation, where the duration must not matter.
     blocks: bool,
@@ -72,19 +80,25 @@ impl Parser {
             .stack_size(STACK_BYTES)
             .spawn(run)
             .map_err(|error| SqlError::new("53000", format!("no thread to parse on: {error}")))?;
-        Ok(Self { jobs, blocks })
+        Ok(Self { stacks: Stacks::new(), jobs, blocks })
     }
 
-    /// Runs a job on the thread.
+    /// Runs a job that parses and plans a text of so many bytes.
     ///
     /// # Errors
     /// The job's, and SQLSTATE XX000 if it panicked.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
+        text_bytes: usize,
         job: impl FnOnce() -> Result<T, SqlError> + Send + 'static,
     ) -> Result<T, SqlError> {
-        let (sender, receiver) = oneshot::channel();
         let lost = || SqlError::new("XX000", "the statement could not be planned");
+        if text_bytes <= SHORT_BYTES_MAX
+            && let Some(stack) = self.stacks.take()
+        {
+            return self.stacks.run(stack, job).ok_or_else(lost)?;
+        }
+        let (sender, receiver) = oneshot::channel();
         let job = Box::new(move || {
             // The receiver is gone if the session has given up.
             let _ = sender.send(job());
@@ -103,12 +117,15 @@ pub(crate) enum Parsed {
     Maintenance(Maintenance),
 }
 
-/// The only statement of a text.
+/// The only statement of a text; None if the text has none.
 ///
 /// # Errors
 /// SQLSTATE 42601 for a syntax error or several statements, 54001 and 54000 for a text that is too large.
-pub(crate) fn parse(sql: &str) -> Result<Parsed, SqlError> {
+pub(crate) fn parse(sql: &str) -> Result<Option<Parsed>, SqlError> {
     let mut tokens = statement_tokens(sql)?;
+    if tokens.iter().all(|token| is_space(&token.token) || token.token == Token::SemiColon) {
+        return Ok(None);
+    }
     dialect::spell_out_truth(&mut tokens);
     let mut parser = parser(tokens);
     let statement = match dialect::maintenance(&mut parser) {
@@ -120,19 +137,10 @@ pub(crate) fn parse(sql: &str) -> Result<Parsed, SqlError> {
     while parser.consume_token(&Token::SemiColon) {}
     let next = parser.peek_token();
     if next.token == Token::EOF {
-        return Ok(statement);
+        return Ok(Some(statement));
     }
     let message = format!("syntax error at or near \"{}\"", next.token);
     Err(SqlError::new("42601", message).with_position(position(sql, next.span.start)))
-}
-
-/// Whether a text contains no statement.
-///
-/// # Errors
-/// As [`parse`].
-pub(crate) fn is_empty(sql: &str) -> Result<bool, SqlError> {
-    let tokens = tokens(sql)?;
-    Ok(tokens.iter().all(|token| is_space(&token.token) || token.token == Token::SemiColon))
 }
 
 /// An expression that the catalog stores as text.
@@ -350,11 +358,11 @@ mod tests {
         assert_eq!(statements[1].0, script.find("select ';'").unwrap());
     }
 
-    /// The error of parsing a text, on a thread with the parser's stack.
+    /// The error of parsing a text, on a stack of the parser's.
     fn error(sql: &str) -> Option<SqlError> {
         let parser = Parser::start(false).unwrap();
-        let sql = sql.to_owned();
-        pollster::block_on(parser.run(move || parse(&sql).map(|_| ()))).err()
+        let (sql, bytes) = (sql.to_owned(), sql.len());
+        pollster::block_on(parser.run(bytes, move || parse(&sql).map(|_| ()))).err()
     }
 
     fn code(sql: &str) -> Option<&'static str> {
@@ -386,7 +394,46 @@ mod tests {
 
     #[test]
     fn empty_statements_are_known() {
-        assert!(is_empty(" ; -- nothing\n").unwrap() && !is_empty("select 1").unwrap());
+        let is_empty = |sql| parse(sql).map(|parsed| parsed.is_none());
+        assert_eq!(is_empty(" ; -- nothing\n"), Ok(true));
+        assert_eq!(is_empty(""), Ok(true));
+        assert_eq!(is_empty("select 1"), Ok(false));
+    }
+
+    #[test]
+    fn short_texts_are_planned_on_the_sessions_own_thread() {
+        let parser = Parser::start(false).unwrap();
+        let thread = |bytes| {
+            let name = || Ok(std::thread::current().name().map(str::to_owned));
+            pollster::block_on(parser.run(bytes, name)).unwrap()
+        };
+        let own = std::thread::current().name().map(str::to_owned);
+        for _ in 0..3 {
+            assert_eq!(thread(SHORT_BYTES_MAX), own);
+            assert_eq!(thread(SHORT_BYTES_MAX + 1).as_deref(), Some(THREAD));
+        }
+    }
+
+    /// The longest chain of operators that a short text has, and the deepest nesting.
+    #[test]
+    fn the_stack_of_short_texts_suffices() {
+        let chain = format!("select 1{}", "+1".repeat((SHORT_BYTES_MAX - 8) / 2));
+        assert_eq!(chain.len(), SHORT_BYTES_MAX);
+        assert_eq!(code(&chain), None);
+        let nested = "(".repeat(NESTING_MAX - 2) + "1" + &")".repeat(NESTING_MAX - 2);
+        assert_eq!(code(&format!("select {nested}, {nested}")), None);
+    }
+
+    #[test]
+    fn a_panic_ends_the_statement_alone() {
+        let parser = Parser::start(false).unwrap();
+        for bytes in [1, SHORT_BYTES_MAX + 1] {
+            for _ in 0..3 {
+                let panicking = parser.run(bytes, || -> Result<(), _> { panic!("in a job") });
+                assert_eq!(pollster::block_on(panicking).unwrap_err().code, "XX000");
+            }
+            assert_eq!(pollster::block_on(parser.run(bytes, || Ok(8))), Ok(8));
+        }
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! A client's session: statements in, results out.
 //!
 //! ```text
-//! Session::execute ─► parse, plan: parser's thread ─► run: a coroutine of the engine ─► StatementResult, rest of the rows
+//! Session::execute ─► parse, plan: a large stack ─► run: a coroutine of the engine ─► StatementResult, rest of the rows
 //!                           ▲                                  │
 //!                           └── the catalog has changed ───────┘      conflicts are retried in the coroutine
 //! ```
 //!
-//! The session awaits the thread and the coroutine as futures. Between statements the session holds its transaction, which
+//! The session awaits the coroutine as a future, and the thread that parses a long text. Between statements the session holds its transaction, which
 //! moves into each statement's job and back.
 //!
 //! *Invariants*: one statement at a time runs in a session. Statements, cursors and results that a session keeps are charged
@@ -264,14 +264,14 @@ impl Session {
         self.refuses_without_lease = true;
     }
 
-    /// Splits a script into statements, without running them, on another thread: a long script would hold this one. Each statement
-    /// comes with its offset in characters, to which positions of its errors are added.
+    /// Splits a script into statements, without running them; a long one on another thread, because that would hold this one. Each
+    /// statement comes with its offset in characters, to which positions of its errors are added.
     pub(crate) async fn split_aside(
         &mut self,
         sql: &str,
     ) -> Result<Vec<(usize, String)>, SqlError> {
         let text = sql.to_owned();
-        self.database.parser.run(move || parser::split(&text)).await
+        self.database.parser.run(sql.len(), move || parser::split(&text)).await
     }
 
     /// The result of a job that processes so many bytes. Another thread runs the job if it would hold this one for long.

@@ -13,6 +13,7 @@ use crate::error::SqlError;
 use crate::expression::array::ArrayFunction;
 use crate::expression::function::Function;
 use crate::expression::{Comparison, Expression};
+use crate::parser::{self, Parsed};
 use crate::plan::bind::{Binder, Typed};
 use crate::plan::operator::{comparison_of, negated_condition, no_operator};
 use crate::plan::scope::Scope;
@@ -44,12 +45,12 @@ impl Binder {
         let sql = format!(
             "SELECT coalesce(array_agg(element), '{{}}') FROM ({query}) AS rows_of_array (element)"
         );
-        match crate::parser::parse(&sql)? {
-            crate::parser::Parsed::Statement(statement) => match &*statement {
+        match parser::parse(&sql)? {
+            Some(Parsed::Statement(statement)) => match &*statement {
                 ast::Statement::Query(query) => self.scalar_subquery(query, scope),
                 _ => Err(SqlError::unsupported("ARRAY of a statement that is no query")),
             },
-            crate::parser::Parsed::Maintenance(_) => {
+            Some(Parsed::Maintenance(_)) | None => {
                 Err(SqlError::unsupported("ARRAY of a statement that is no query"))
             }
         }

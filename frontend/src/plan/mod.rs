@@ -9,7 +9,7 @@
 //! statement              plan or command        home     the best node to run it
 //! ```
 //!
-//! *Invariants*: planning runs on the parser's thread, whose stack is large. A plan runs on a coroutine's small stack, so its
+//! *Invariants*: planning runs on a large stack (`parser`). A plan runs on a coroutine's small stack, so its
 //! depth is at most [`DEPTH_MAX`]. Planning reads the catalog alone, no rows.
 //!
 //! *Not here*: parsing (`parser`), and running a plan (`execute`).

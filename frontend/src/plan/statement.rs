@@ -422,8 +422,8 @@ fn copy(
             }
         };
         let (kind, columns) = match crate::parser::parse(&sql)? {
-            Parsed::Statement(statement) => plan_kind(binder, &statement)?,
-            Parsed::Maintenance(_) => {
+            Some(Parsed::Statement(statement)) => plan_kind(binder, &statement)?,
+            Some(Parsed::Maintenance(_)) | None => {
                 return Err(SqlError::unsupported("COPY of a statement that gives no rows"));
             }
         };

@@ -98,11 +98,8 @@ impl Session {
         }
         let (text, known) = (sql.to_owned(), types.to_vec());
         let planned_with = Arc::clone(&catalog);
-        let planned = self.database.parser.run(move || {
-            if parser::is_empty(&text)? {
-                return Ok(None);
-            }
-            let statement = parser::parse(&text)?;
+        let planned = self.database.parser.run(sql.len(), move || {
+            let Some(statement) = parser::parse(&text)? else { return Ok(None) };
             statement::plan(&statement, &text, &planned_with, &known).map(Some)
         });
         let planned = self.cancel.unless_given_up(planned).await;

@@ -91,11 +91,10 @@ struct Stepped {
 impl Stepped {
     fn declare(database: &Arc<Database>, sql: &str) -> Self {
         let (text, catalog) = (sql.to_owned(), database.catalog());
-        let planned = block_on(
-            database
-                .parser
-                .run(move || statement::plan(&parser::parse(&text)?, &text, &catalog, &[])),
-        );
+        let planned = block_on(database.parser.run(sql.len(), move || {
+            let statement = parser::parse(&text)?.expect("a statement");
+            statement::plan(&statement, &text, &catalog, &[])
+        }));
         let Prepared::Plan(plan) = planned.unwrap() else { panic!("{sql}") };
         let build = on(database, move |coordinator, resources| {
             let PlanKind::Define(definition) = &plan.kind else { panic!("no definition") };

@@ -50,8 +50,11 @@ fn run(session: &mut Session, sql: &str) -> Vec<Vec<Value>> {
 /// Runs a definition at the node.
 fn define_at_node(database: &Arc<Database>, sql: &str) -> Completion<Result<Output, Failure>> {
     let (text, catalog) = (sql.to_owned(), database.catalog());
-    let plan = move || statement::plan(&parser::parse(&text)?, &text, &catalog, &[]);
-    let Prepared::Plan(plan) = block_on(database.parser.run(plan)).unwrap() else {
+    let plan = move || {
+        let statement = parser::parse(&text)?.expect("a statement");
+        statement::plan(&statement, &text, &catalog, &[])
+    };
+    let Prepared::Plan(plan) = block_on(database.parser.run(sql.len(), plan)).unwrap() else {
         panic!("{sql}")
     };
     let own = Arc::clone(database);
