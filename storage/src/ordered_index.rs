@@ -18,6 +18,7 @@ mod keys;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -98,7 +99,28 @@ impl Leaf {
 }
 
 /// Leaves by their first keys.
-type Directory = BTreeMap<Box<[u8]>, Mutex<Leaf>>;
+type Directory<'k> = BTreeMap<FirstKey<'k>, Mutex<Leaf>>;
+
+/// The first key of a leaf. Most comparisons need its first bytes alone, which lie in the directory's node.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct FirstKey<'k> {
+    /// As a number, filled up with zeros: an order of numbers that differ is that of the keys.
+    first_bytes: u64,
+    key: Cow<'k, [u8]>,
+}
+
+impl<'k> FirstKey<'k> {
+    fn new(key: &'k [u8]) -> Self {
+        let mut first_bytes = [0; 8];
+        let count = key.len().min(first_bytes.len());
+        first_bytes[..count].copy_from_slice(&key[..count]);
+        Self { first_bytes: u64::from_be_bytes(first_bytes), key: Cow::Borrowed(key) }
+    }
+
+    fn into_owned(self) -> FirstKey<'static> {
+        FirstKey { first_bytes: self.first_bytes, key: Cow::Owned(self.key.into_owned()) }
+    }
+}
 
 /// The order of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +144,7 @@ pub struct Counted {
 
 /// See the module's text.
 pub(crate) struct OrderedIndex {
-    directory: RwLock<Directory>,
+    directory: RwLock<Directory<'static>>,
     /// Keys that transactions are about to remove, whose buckets these hold.
     leaving: Mutex<BTreeMap<Box<[u8]>, Owner>>,
     /// Of the last change. A scan takes it before it looks at leaves, and a change raises it under the lock of its leaf: so a change that
@@ -287,9 +309,7 @@ impl OrderedIndex {
             return Validation::Locked;
         }
         let directory = self.directory.read();
-        let first: Box<[u8]> = leaf_at(&directory, from_key(from)).0.into();
-        let leaves = directory.range::<[u8], _>((Bound::Included(&*first), Bound::Unbounded));
-        for (_, leaf) in leaves.take_while(|(first_key, _)| !is_after(first_key, to)) {
+        for (_, leaf) in leaves_from(&directory, from).take_while(|leaf| !is_after(leaf.0, to)) {
             let leaf = leaf.lock();
             if leaf.removed > number && rule!(REMOVAL_MARKS) {
                 return Validation::Changed;
@@ -319,11 +339,8 @@ impl OrderedIndex {
             return None;
         }
         let directory = self.directory.read();
-        let first: Box<[u8]> = leaf_at(&directory, from_key(from)).0.into();
-        let mut leaves = directory
-            .range::<[u8], _>((Bound::Included(&*first), Bound::Unbounded))
-            .take_while(|(first_key, _)| !is_after(first_key, to))
-            .peekable();
+        let mut leaves =
+            leaves_from(&directory, from).take_while(|leaf| !is_after(leaf.0, to)).peekable();
         let (mut keys, mut is_first) = (0, true);
         for _ in 0..leaves_max {
             let Some((_, leaf)) = leaves.next() else { break };
@@ -341,7 +358,7 @@ impl OrderedIndex {
             } as u64;
             is_first = false;
         }
-        let next = leaves.next().map(|(first_key, _)| first_key.clone());
+        let next = leaves.next().map(|(first_key, _)| first_key.into());
         Some(Counted { number, keys, next })
     }
 
@@ -375,10 +392,10 @@ impl OrderedIndex {
         }
         match direction {
             Direction::Ascending => {
-                let after = (Bound::Excluded(first_key), Bound::Unbounded);
-                let next = directory.range::<[u8], _>(after).next();
-                next.filter(|(key, _)| !is_after(key, to))
-                    .map(|(key, _)| Bound::Included(key.clone()))
+                let after = (Bound::Excluded(FirstKey::new(first_key)), Bound::Unbounded);
+                let next = directory.range(after).next();
+                next.filter(|(first, _)| !is_after(&first.key, to))
+                    .map(|(first, _)| Bound::Included(first.key.as_ref().into()))
             }
             Direction::Descending => (!first_key.is_empty() && !is_before_or_at(first_key, from))
                 .then(|| Bound::Excluded(first_key.into())),
@@ -388,14 +405,14 @@ impl OrderedIndex {
     /// Keys, and the bytes that they take: those of the leaves, and the directory's, but for what its nodes leave free.
     pub(crate) fn memory(&self) -> (usize, usize) {
         let of_leaf = |(first, leaf): (&[u8], &Mutex<Leaf>)| {
-            let in_directory = size_of::<(Box<[u8]>, Mutex<Leaf>)>() + first.len();
+            let in_directory = size_of::<(FirstKey<'_>, Mutex<Leaf>)>() + first.len();
             let leaf = leaf.lock();
             let marks = leaf.since.capacity() * size_of::<Since>();
             (leaf.keys.len(), in_directory + leaf.keys.memory_bytes() + marks)
         };
         let sum = |sum: (usize, usize), leaf: (usize, usize)| (sum.0 + leaf.0, sum.1 + leaf.1);
         let directory = self.directory.read();
-        directory.iter().map(|(first, leaf)| of_leaf((first, leaf))).fold((0, 0), sum)
+        directory.iter().map(|(first, leaf)| of_leaf((&first.key, leaf))).fold((0, 0), sum)
     }
 
     /// Every key, and the transaction that it is pending for.
@@ -436,35 +453,47 @@ fn is_after(key: &[u8], to: Bound<&[u8]>) -> bool {
 }
 
 /// A directory of a single leaf without keys.
-fn without_keys() -> Directory {
-    BTreeMap::from([(Box::default(), Mutex::default())])
+fn without_keys() -> Directory<'static> {
+    BTreeMap::from([(FirstKey::new(&[]), Mutex::default())])
 }
 
 /// The leaf that `key` belongs to, and the first key that does.
-fn leaf_at<'d>(directory: &'d Directory, key: &[u8]) -> (&'d [u8], &'d Mutex<Leaf>) {
-    let up_to = (Bound::Unbounded, Bound::Included(key));
-    let last = directory.range::<[u8], _>(up_to).next_back();
-    let (first_key, leaf) = last.expect("the first leaf starts at the empty key");
-    (first_key, leaf)
+fn leaf_at<'d>(directory: &'d Directory<'d>, key: &'d [u8]) -> (&'d [u8], &'d Mutex<Leaf>) {
+    let last = directory.range((Bound::Unbounded, Bound::Included(FirstKey::new(key)))).next_back();
+    let (first, leaf) = last.expect("the first leaf starts at the empty key");
+    (&first.key, leaf)
 }
 
-fn leaf_of<'d>(directory: &'d Directory, key: &[u8]) -> &'d Mutex<Leaf> {
+/// The leaf at which a scan from `from` starts, and those behind it, with their first keys.
+fn leaves_from<'d>(
+    directory: &'d Directory<'d>,
+    from: Bound<&'d [u8]>,
+) -> impl Iterator<Item = (&'d [u8], &'d Mutex<Leaf>)> {
+    let first = FirstKey::new(leaf_at(directory, from_key(from)).0);
+    let leaves = directory.range((Bound::Included(first), Bound::Unbounded));
+    leaves.map(|(first, leaf)| (first.key.as_ref(), leaf))
+}
+
+fn leaf_of<'d>(directory: &'d Directory<'d>, key: &'d [u8]) -> &'d Mutex<Leaf> {
     leaf_at(directory, key).1
 }
 
 /// The last leaf with keys that are not beyond `to`.
-fn leaf_before<'d>(directory: &'d Directory, to: Bound<&[u8]>) -> (&'d [u8], &'d Mutex<Leaf>) {
+fn leaf_before<'d>(
+    directory: &'d Directory<'d>,
+    to: Bound<&'d [u8]>,
+) -> (&'d [u8], &'d Mutex<Leaf>) {
     let last = match to {
         // Keys below the empty key: there are none, but the first leaf would have them.
         Bound::Excluded([]) => directory.iter().next(),
-        to => directory.range::<[u8], _>((Bound::Unbounded, to)).next_back(),
+        to => directory.range((Bound::Unbounded, to.map(FirstKey::new))).next_back(),
     };
-    let (first_key, leaf) = last.expect("the first leaf starts at the empty key");
-    (first_key, leaf)
+    let (first, leaf) = last.expect("the first leaf starts at the empty key");
+    (&first.key, leaf)
 }
 
 /// Splits the leaf of `key`, unless another thread has.
-fn split(directory: &mut Directory, key: &[u8]) {
+fn split(directory: &mut Directory<'static>, key: &[u8]) {
     let mut leaf = leaf_of(directory, key).lock();
     let count = leaf.keys.len();
     if count <= LEAF_KEYS_MAX {
@@ -474,18 +503,19 @@ fn split(directory: &mut Directory, key: &[u8]) {
     let grows_at_end = leaf.keys.is(count - 1, key);
     let upper = leaf.split_off(if grows_at_end { count - 1 } else { count / 2 });
     drop(leaf);
-    directory.insert(upper.keys.boxed(0), Mutex::new(upper));
+    let first = FirstKey::new(&upper.keys.boxed(0)).into_owned();
+    directory.insert(first, Mutex::new(upper));
 }
 
 /// Removes the leaf that `key` belonged to, if it is empty and not the first. The leaf before has its keys, and its marks, from then on.
-fn remove_empty(directory: &mut Directory, key: &[u8]) {
+fn remove_empty(directory: &mut Directory<'static>, key: &[u8]) {
     let (first_key, leaf) = leaf_at(directory, key);
     if first_key.is_empty() || !leaf.lock().since.is_empty() {
         return;
     }
-    let first_key: Box<[u8]> = first_key.into();
-    let gone = directory.remove(&first_key).expect("it was found").into_inner();
-    let mut before = leaf_of(directory, &first_key).lock();
+    let first = FirstKey::new(first_key).into_owned();
+    let gone = directory.remove(&first).expect("it was found").into_inner();
+    let mut before = leaf_of(directory, &first.key).lock();
     if rule!(MARKS_OF_LEAVES) {
         before.changed = before.changed.max(gone.changed);
         before.removed = before.removed.max(gone.removed);

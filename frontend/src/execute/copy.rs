@@ -7,6 +7,8 @@
 //!
 //! *Not here*: inserting the rows (`write`), and the batches (`session/run`).
 
+use std::borrow::Cow;
+
 use crate::error::SqlError;
 use crate::execute::Row;
 use crate::session::{Column, CopyFormat, CopyOptions};
@@ -54,16 +56,17 @@ impl Reader {
     /// # Errors
     /// SQLSTATE 22P04 and 22P02 for malformed rows.
     pub(crate) fn read(&mut self, chunk: &[u8]) -> Result<Vec<Row>, SqlError> {
-        self.rest.extend_from_slice(chunk);
+        let mut data = std::mem::take(&mut self.rest);
+        data.extend_from_slice(chunk);
         let mut rows = Vec::new();
         let mut start = 0;
-        while let Some(end) = self.line_end() {
-            let line = self.rest[start..end].to_vec();
+        while let Some(end) = self.line_end(&data) {
+            rows.extend(self.line(&data[start..end])?);
             start = end + 1;
-            rows.extend(self.line(&line)?);
         }
-        self.rest.drain(..start);
+        data.drain(..start);
         self.seen -= start;
+        self.rest = data;
         if self.rest.len() > LINE_BYTES_MAX {
             let message = format!("a row of COPY has more than {LINE_BYTES_MAX} bytes");
             return Err(SqlError::new("54000", message));
@@ -84,10 +87,10 @@ impl Reader {
         if line.is_empty() { Ok(Vec::new()) } else { Ok(self.line(&line)?.into_iter().collect()) }
     }
 
-    /// The end of the next line; a newline inside quotes is part of a value.
-    fn line_end(&mut self) -> Option<usize> {
+    /// The end of the next line of the data; a newline inside quotes is part of a value.
+    fn line_end(&mut self, data: &[u8]) -> Option<usize> {
         let csv = self.options.format == CopyFormat::Csv;
-        while let Some(byte) = self.rest.get(self.seen) {
+        while let Some(byte) = data.get(self.seen) {
             self.seen += 1;
             match byte {
                 b'"' if csv => self.quoted = !self.quoted,
@@ -128,7 +131,7 @@ impl Reader {
             let message = format!("missing data for column \"{}\"", column.name);
             return Err(SqlError::new("22P04", message));
         }
-        let value = |(field, column): (Option<String>, &Column)| match field {
+        let value = |(field, column): (Field<'_>, &Column)| match field {
             None => Ok(Value::Null),
             Some(text) => Value::from_text(&text, column.data_type)
                 .map_err(|error| error.with_detail(format!("column {}", column.name))),
@@ -137,13 +140,26 @@ impl Reader {
     }
 }
 
-fn utf8(bytes: Vec<u8>) -> Result<String, SqlError> {
-    String::from_utf8(bytes)
-        .map_err(|_| SqlError::new("22021", "invalid byte sequence for encoding \"UTF8\""))
+/// A field of a line; None is NULL.
+type Field<'l> = Option<Cow<'l, str>>;
+
+fn no_utf8() -> SqlError {
+    SqlError::new("22021", "invalid byte sequence for encoding \"UTF8\"")
 }
 
-/// The fields of a line in text format; None is NULL.
-fn text_fields(line: &[u8], options: &CopyOptions) -> Result<Vec<Option<String>>, SqlError> {
+fn utf8(bytes: Vec<u8>) -> Result<String, SqlError> {
+    String::from_utf8(bytes).map_err(|_| no_utf8())
+}
+
+/// The fields of a line in text format.
+fn text_fields<'l>(line: &'l [u8], options: &CopyOptions) -> Result<Vec<Field<'l>>, SqlError> {
+    if !line.contains(&b'\\') {
+        let field = |bytes: &'l [u8]| {
+            let text = std::str::from_utf8(bytes).map_err(|_| no_utf8())?;
+            Ok((text != options.null).then_some(Cow::Borrowed(text)))
+        };
+        return line.split(|byte| *byte == options.delimiter).map(field).collect();
+    }
     let mut fields = Vec::new();
     let (mut field, mut raw) = (Vec::new(), Vec::new());
     let mut bytes = line.iter().copied();
@@ -172,7 +188,7 @@ fn text_fields(line: &[u8], options: &CopyOptions) -> Result<Vec<Option<String>>
             _ => {
                 let is_null = raw == options.null.as_bytes();
                 let text = utf8(std::mem::take(&mut field))?;
-                fields.push((!is_null).then_some(text));
+                fields.push((!is_null).then_some(text.into()));
                 raw.clear();
                 if byte.is_none() {
                     return Ok(fields);
@@ -182,8 +198,8 @@ fn text_fields(line: &[u8], options: &CopyOptions) -> Result<Vec<Option<String>>
     }
 }
 
-/// The fields of a line in CSV; None is NULL, which is never quoted.
-fn csv_fields(line: &[u8], options: &CopyOptions) -> Result<Vec<Option<String>>, SqlError> {
+/// The fields of a line in CSV. NULL is never quoted.
+fn csv_fields<'l>(line: &[u8], options: &CopyOptions) -> Result<Vec<Field<'l>>, SqlError> {
     let mut fields = Vec::new();
     let mut field = Vec::new();
     let (mut quoted, mut was_quoted) = (false, false);
@@ -205,7 +221,7 @@ fn csv_fields(line: &[u8], options: &CopyOptions) -> Result<Vec<Option<String>>,
                 }
                 let is_null = !was_quoted && field == options.null.as_bytes();
                 let text = utf8(std::mem::take(&mut field))?;
-                fields.push((!is_null).then_some(text));
+                fields.push((!is_null).then_some(text.into()));
                 was_quoted = false;
                 if end.is_none() {
                     return Ok(fields);

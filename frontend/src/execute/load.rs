@@ -18,12 +18,12 @@ use std::sync::Arc;
 use gannet_engine::Coordinator;
 
 use crate::catalog::Catalog;
-use crate::encoding::row::{Wanted, decode};
-use crate::error::Failure;
+use crate::encoding::row::{Wanted, decode, encode};
+use crate::error::{Failure, SqlError};
 use crate::execute::operator::{Begun, Operator};
 use crate::execute::sharing::{Sharing, Work};
 use crate::execute::transaction::alone;
-use crate::execute::write::{Entry, entries_of, insert_batch, insert_unread};
+use crate::execute::write::{Entry, insert_batch, insert_keys, insert_unread, new_row};
 use crate::execute::{BATCH_ROWS, Context, Resources, Row, Transaction};
 use crate::memory::Charge;
 use crate::plan::Insert;
@@ -137,11 +137,11 @@ impl Chunk {
             self.shares.resize_with(count, Share::default);
         }
         let count = self.shares.len();
-        for mut entry in entries_of(insert, rows, context)? {
-            let (_, value) = entry.keys.swap_remove(0);
-            let number = usize::from(configuration.partition_of_row(&entry.primary));
+        for row in rows {
+            let (row, primary) = new_row(insert, row, context)?;
+            let number = usize::from(configuration.partition_of_row(&primary));
             let share = &mut self.shares[number % count];
-            let row = (entry.primary, value);
+            let row = (primary, encode(&row));
             let bytes = size_of_val(&row) + row.0.len() + row.1.len();
             share.charge.add(context.budget(), bytes)?;
             share.rows.push_back(row);
@@ -156,6 +156,32 @@ impl Chunk {
 struct Loading {
     insert: Arc<Insert>,
     catalog: Arc<Catalog>,
+}
+
+impl Loading {
+    /// Inserts stored rows. The second attempt tells duplicates.
+    fn insert<'r>(
+        &self,
+        rows: impl Iterator<Item = &'r (Vec<u8>, Vec<u8>)>,
+        context: &mut Context<'_, '_>,
+    ) -> Result<(), Failure> {
+        let table = &*self.insert.rules.table;
+        if context.attempt == 1 && table.indexes.is_empty() {
+            context.check_version()?;
+            let keys = rows.map(|(primary, value)| (table.row_key(primary), value.clone()));
+            return insert_keys(keys, context);
+        }
+        let missing = table.missing_values()?;
+        let entry = |(primary, value): &(Vec<u8>, Vec<u8>)| {
+            Ok(Entry::new(table, decode(value, &Wanted::All, &missing)?, primary.clone()))
+        };
+        let entries = rows.map(entry).collect::<Result<Vec<_>, SqlError>>()?;
+        match context.attempt {
+            1 => insert_unread(entries, context)?,
+            _ => insert_batch(&self.insert, entries, &mut BTreeSet::new(), context)?,
+        };
+        Ok(())
+    }
 }
 
 impl Work for Loading {
@@ -175,27 +201,13 @@ impl Work for Loading {
         coordinator: &mut Coordinator<'_>,
         resources: &Resources,
     ) -> Result<(), Failure> {
-        let table = &*self.insert.rules.table;
         let begin = |_| self.begin();
         let inserted = alone(coordinator, resources, begin, |context| {
-            // Under contention smaller transactions get through. The second attempt tells duplicates.
+            // Under contention smaller transactions get through.
             let rows = BATCH_ROWS >> context.attempt.saturating_sub(2).min(6);
             let rows = rows.min(share.rows.len());
-            let (mut entries, missing) = (Vec::with_capacity(rows), table.missing_values()?);
-            for (primary, value) in share.rows.iter().take(rows) {
-                entries.push(match context.attempt {
-                    1 if table.indexes.is_empty() => {
-                        let keys = vec![(table.row_key(primary), value.clone())];
-                        Entry { row: Row::new(), primary: primary.clone(), keys }
-                    }
-                    _ => Entry::new(table, decode(value, &Wanted::All, &missing)?, primary.clone()),
-                });
-            }
-            let inserted = match context.attempt {
-                1 => insert_unread(entries, context),
-                _ => insert_batch(&self.insert, entries, &mut BTreeSet::new(), context),
-            };
-            context.checked(inserted).map(|_| rows)
+            let inserted = self.insert(share.rows.range(..rows), context);
+            context.checked(inserted).map(|()| rows)
         })?;
         share.rows.drain(..inserted);
         Ok(())

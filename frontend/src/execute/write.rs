@@ -135,7 +135,7 @@ fn give_back(
 }
 
 /// New rows of a source's rows, with their keys; the keys may exist.
-pub(super) fn entries_of(
+fn entries_of(
     insert: &Insert,
     source: &[Row],
     context: &mut Context<'_, '_>,
@@ -143,20 +143,31 @@ pub(super) fn entries_of(
     let table = &*insert.rules.table;
     let mut entries = Vec::with_capacity(source.len());
     for row in source {
-        context.pace()?;
-        let row = context.values(&insert.values, row)?;
-        check_row(&insert.rules, &row, context)?;
-        let hidden = match table.primary_key {
-            Some(_) => None,
-            None => {
-                let database = Arc::clone(&context.resources.database);
-                Some(database.next_value(context.coordinator, table.hidden_counter)?)
-            }
-        };
-        let primary = table.primary_bytes(&row, hidden);
+        let (row, primary) = new_row(insert, row, context)?;
         entries.push(Entry::new(table, row, primary));
     }
     Ok(entries)
+}
+
+/// The new row of a source's row, and its primary key, which may exist.
+pub(super) fn new_row(
+    insert: &Insert,
+    row: &Row,
+    context: &mut Context<'_, '_>,
+) -> Result<(Row, Vec<u8>), Failure> {
+    context.pace()?;
+    let table = &*insert.rules.table;
+    let row = context.values(&insert.values, row)?;
+    check_row(&insert.rules, &row, context)?;
+    let hidden = match table.primary_key {
+        Some(_) => None,
+        None => {
+            let database = Arc::clone(&context.resources.database);
+            Some(database.next_value(context.coordinator, table.hidden_counter)?)
+        }
+    };
+    let primary = table.primary_bytes(&row, hidden);
+    Ok((row, primary))
 }
 
 /// Inserts rows without reading their keys. If a key exists, this or the commit fails with a conflict.
@@ -167,15 +178,24 @@ pub(super) fn insert_unread(
     context.check_version()?;
     let mut written = Vec::with_capacity(entries.len());
     for entry in entries {
-        context.pace()?;
-        for (key, value) in entry.keys {
-            if !context.insert(key, value)? {
-                return Err(Abort::from(Conflict::Changed).into());
-            }
-        }
+        insert_keys(entry.keys, context)?;
         written.push(entry.row);
     }
     Ok(written)
+}
+
+/// Inserts keys as [`insert_unread`] does, without a look at the catalog.
+pub(super) fn insert_keys(
+    keys: impl IntoIterator<Item = (TableKey, Vec<u8>)>,
+    context: &mut Context<'_, '_>,
+) -> Result<(), Failure> {
+    for (key, value) in keys {
+        context.pace()?;
+        if !context.insert(key, value)? {
+            return Err(Abort::from(Conflict::Changed).into());
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn insert_batch(
