@@ -22,6 +22,7 @@ mod cursor;
 mod once;
 mod rest;
 mod run;
+mod template;
 
 pub use cancel::CancelHandle;
 use cursor::Cursor;
@@ -45,6 +46,7 @@ use crate::parser;
 use crate::plan::PlanKind;
 use crate::plan::statement::Prepared;
 use crate::session::run::CopyIn;
+use crate::session::template::Template;
 use crate::settings;
 use crate::text::padded;
 use crate::value::{DataType, Value};
@@ -316,6 +318,14 @@ impl Session {
     }
 
     async fn execute_inner(&mut self, statement: &str) -> Result<StatementResult, SqlError> {
+        if let Some(template) = Template::of(statement)
+            && let Some(prepared) = self.plan_of_template(&template).await
+        {
+            let Template { sql, types, values } = template;
+            let result = self.run(prepared, &sql, &types, values).await;
+            // A place would be one in the template.
+            return result.map_err(|error| SqlError { position: None, ..error });
+        }
         match self.plan(statement, &[]).await? {
             None => Ok(StatementResult::Empty),
             Some(prepared) => self.run(prepared, statement, &[], Vec::new()).await,

@@ -87,7 +87,8 @@ impl Session {
         Err(error)
     }
 
-    async fn plan_once(
+    /// Plans a statement with the last known catalog, unless its plan is kept.
+    pub(super) async fn plan_once(
         &mut self,
         sql: &str,
         types: &[Option<DataType>],

@@ -4,6 +4,7 @@ mod budget;
 mod filtered;
 mod loads;
 mod lost;
+mod templates;
 mod tokens;
 
 use std::sync::Arc;
