@@ -52,6 +52,12 @@ impl SqlError {
 }
 
 impl SqlError {
+    /// The error of a clause, LIMIT or OFFSET, with a negative number of rows.
+    pub(crate) fn negative_row_count(clause: &str) -> Self {
+        let code = if clause == "LIMIT" { "2201W" } else { "2201X" };
+        Self::new(code, format!("{clause} must not be negative"))
+    }
+
     /// The same error with a detail.
     #[must_use]
     pub fn with_detail(mut self, detail: impl Into<String>) -> Self {

@@ -378,15 +378,15 @@ impl Operator for Project<'_> {
     }
 }
 
-/// A number of rows; None is no limit.
+/// The number of rows of a clause, LIMIT or OFFSET; None is no limit.
 pub(super) fn row_count(
-    expression: &Expression,
+    (clause, expression): (&str, &Expression),
     context: &mut Context<'_, '_>,
 ) -> Result<Option<usize>, Failure> {
     match context.value(expression, &[])? {
         Value::Integer(count) => usize::try_from(count)
             .map(Some)
-            .map_err(|_| SqlError::new("2201W", "LIMIT and OFFSET must not be negative").into()),
+            .map_err(|_| SqlError::negative_row_count(clause).into()),
         _ => Ok(None),
     }
 }
@@ -405,11 +405,11 @@ impl Operator for Limit<'_> {
             Some(left) => left,
             None => {
                 let limit = match self.limit {
-                    Some(limit) => row_count(limit, context)?,
+                    Some(limit) => row_count(("LIMIT", limit), context)?,
                     None => None,
                 };
                 let offset = match self.offset {
-                    Some(offset) => row_count(offset, context)?,
+                    Some(offset) => row_count(("OFFSET", offset), context)?,
                     None => None,
                 };
                 (offset.unwrap_or(0), limit.unwrap_or(usize::MAX))

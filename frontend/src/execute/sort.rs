@@ -202,7 +202,7 @@ impl Operator for Sort<'_> {
     fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
         if let Some(mut input) = self.input.take() {
             let limit = match self.limit {
-                Some(limit) => row_count(limit, context)?.unwrap_or(usize::MAX),
+                Some(limit) => row_count(("LIMIT", limit), context)?.unwrap_or(usize::MAX),
                 None => usize::MAX,
             };
             let mut sorter = Sorter::new(self.keys, limit);

@@ -254,8 +254,7 @@ impl Binder {
         }
         let typed = self.expression(expr, &Rc::new(Scope::default()))?;
         if let Expression::Constant(Value::Integer(..0)) = typed.expression {
-            let code = if clause == "LIMIT" { "2201W" } else { "2201X" };
-            return Err(SqlError::new(code, format!("{clause} must not be negative")));
+            return Err(SqlError::negative_row_count(clause));
         }
         Ok(Some(self.coerced(typed, DataType::BigInt, false)?))
     }

@@ -30,7 +30,7 @@ const NUMBERS: [&str; 18] = [
 ];
 
 /// Statements with a number in the place of `#`, and with the next one in the place of `@`.
-const PATTERNS: [&str; 26] = [
+const PATTERNS: [&str; 30] = [
     "SELECT * FROM t WHERE id = #",
     "SELECT * FROM t WHERE id = -#",
     "SELECT id, #, n + @ FROM t WHERE id = 1",
@@ -55,6 +55,10 @@ const PATTERNS: [&str; 26] = [
     "INSERT INTO public.t (id, n) VALUES (#, @), (@, 1)",
     "INSERT INTO t (id, n) VALUES (#)",
     "INSERT INTO t (id, text) VALUES (#, @)",
+    "SELECT n FROM t WHERE id = 2 LIMIT #",
+    "SELECT n FROM t WHERE id = # LIMIT -@ OFFSET 0",
+    "SELECT n FROM t WHERE id = 2 OFFSET # LIMIT @",
+    "SELECT n FROM t WHERE id = 2 OFFSET -#",
     "DELETE FROM t WHERE id = # AND n < @",
     "DELETE FROM t WHERE id = # FOR UPDATE",
 ];
