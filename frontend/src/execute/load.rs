@@ -45,7 +45,7 @@ const SHARES_PER_WORKER: usize = 4;
 /// Those of the rows. Some may have been inserted then.
 pub(crate) fn load_rows(
     insert: &Arc<Insert>,
-    (rows, charge): (Vec<Row>, Charge),
+    (rows, charge): (VecDeque<Row>, Charge),
     coordinator: &mut Coordinator<'_>,
     resources: &Resources,
 ) -> Result<(), Failure> {

@@ -72,8 +72,8 @@ pub(super) struct Begun<'p> {
 
 impl Begun<'static> {
     /// All rows of a source, which are charged if they have waited.
-    pub(super) fn all(rows: Vec<Row>, kept: Charge) -> Self {
-        Self { rows: rows.into(), kept, passed_bytes: 0, rest: None }
+    pub(super) fn all(rows: VecDeque<Row>, kept: Charge) -> Self {
+        Self { rows, kept, passed_bytes: 0, rest: None }
     }
 }
 

@@ -9,6 +9,13 @@ use pollster::block_on;
 use crate::{code, ok, rows};
 
 const ROWS: i64 = 50_000;
+/// Workers of each node, and the columns of a table.
+const KINDS: [(usize, &str); 4] = [
+    (1, "id INT PRIMARY KEY, n INT"),
+    (2, "id INT PRIMARY KEY, n INT"),
+    (2, "id INT, n INT"),
+    (2, "id INT, n INT UNIQUE"),
+];
 
 /// A session of a cluster whose nodes have several workers.
 fn session() -> Session {
@@ -283,12 +290,7 @@ fn rows_that_change_before_the_commit_of_their_copies_are_a_conflict() {
 
 #[test]
 fn a_table_takes_any_number_of_rows() {
-    for (threads, columns) in [
-        (1, "id INT PRIMARY KEY, n INT"),
-        (2, "id INT PRIMARY KEY, n INT"),
-        (2, "id INT, n INT"),
-        (2, "id INT, n INT UNIQUE"),
-    ] {
+    for (threads, columns) in KINDS {
         let mut session = database(threads).session("tester");
         ok(&mut session, &format!("CREATE TABLE t ({columns})"));
         // Rows were there, and are gone.
@@ -331,12 +333,7 @@ fn a_copy_inside_a_transaction_takes_any_number_of_rows() {
     let sum = ROWS * (ROWS + 1) / 2;
     let positive = data(|id| format!("{id}\t{}\n", 2 * id));
     let negative = data(|id| format!("{}\t{}\n", -id, -2 * id));
-    for (threads, columns) in [
-        (1, "id INT PRIMARY KEY, n INT"),
-        (2, "id INT PRIMARY KEY, n INT"),
-        (2, "id INT, n INT"),
-        (2, "id INT, n INT UNIQUE"),
-    ] {
+    for (threads, columns) in KINDS {
         let mut session = database(threads).session("tester");
         ok(&mut session, &format!("CREATE TABLE t ({columns})"));
         ok(&mut session, "INSERT INTO t SELECT id, id FROM generate_series(1, 5000) id");

@@ -1,12 +1,8 @@
 //! Statements that share a plan with others, which differ in their numbers, give what they give with a plan of their own.
 
-use std::sync::Arc;
+use gannet_frontend::{Session, SqlError, StatementResult};
 
-use gannet_engine::{Cluster, ClusterOptions};
-use gannet_frontend::{Database, Session, SqlError, StatementResult};
-use pollster::block_on;
-
-use crate::{ok, rows};
+use crate::{database, ok, rows, run};
 
 const NUMBERS: [&str; 18] = [
     "0",
@@ -30,7 +26,7 @@ const NUMBERS: [&str; 18] = [
 ];
 
 /// Statements with a number in the place of `#`, and with the next one in the place of `@`.
-const PATTERNS: [&str; 30] = [
+const PATTERNS: [&str; 35] = [
     "SELECT * FROM t WHERE id = #",
     "SELECT * FROM t WHERE id = -#",
     "SELECT id, #, n + @ FROM t WHERE id = 1",
@@ -40,6 +36,11 @@ const PATTERNS: [&str; 30] = [
     "SELECT n FROM t WHERE id = 1 AND # = @",
     "SELECT n FROM t WHERE id = 1 AND NOT n BETWEEN # AND @",
     "SELECT n FROM t WHERE id = 1 AND text = #",
+    "SELECT id, n FROM t WHERE id IN (#, @, 1)",
+    "SELECT id, n FROM t WHERE id IN (2, #, 2, 1) AND n NOT IN (@, 3)",
+    "SELECT n FROM t WHERE id = 1 AND m IN (#, @)",
+    "SELECT n IN (#, @), s IN (#) FROM t WHERE id = 2",
+    "UPDATE t SET n = n - 1 WHERE id IN (#, -@)",
     "SELECT missing FROM t WHERE id = #",
     "SELECT n FROM missing WHERE id = #",
     "SELECT n FROM t WHERE n = #",
@@ -67,16 +68,7 @@ const PATTERNS: [&str; 30] = [
 const COMMENT: &str = "/**/ ";
 
 fn session() -> Session {
-    let options = ClusterOptions {
-        nodes: 1,
-        replicas: 1,
-        threads: 1,
-        memory_limit_bytes: Some(64 << 20),
-        ..ClusterOptions::default()
-    };
-    let cluster = Cluster::open(options).expect("a small cluster opens");
-    let database = Database::open(Arc::new(cluster)).expect("SQL opens on a fresh cluster");
-    let mut session = database.session("tester");
+    let mut session = database().session("tester");
     let types =
         "n INT DEFAULT 5, s SMALLINT, m NUMERIC(8, 2), d DOUBLE PRECISION, b BOOLEAN, text TEXT";
     ok(&mut session, &format!("CREATE TABLE t (id INT PRIMARY KEY, {types} DEFAULT 'none')"));
@@ -85,10 +77,6 @@ fn session() -> Session {
         "INSERT INTO t VALUES (1, 10, 3, 2.75, 0.5, FALSE, '7'), (2, NULL, 4, 1.10, 2, TRUE, 'x')",
     );
     session
-}
-
-fn executed(session: &mut Session, sql: &str) -> Result<StatementResult, SqlError> {
-    block_on(session.execute(sql))
 }
 
 fn is_same(
@@ -109,8 +97,8 @@ fn is_same(
 fn shared_plans_give_what_own_plans_give() {
     let (mut sharing, mut other) = (session(), session());
     let mut compared = |text: &str| {
-        let shared = executed(&mut sharing, text);
-        is_same((text, &shared), executed(&mut other, &format!("{COMMENT}{text}")));
+        let shared = run(&mut sharing, text);
+        is_same((text, &shared), run(&mut other, &format!("{COMMENT}{text}")));
         shared.is_ok()
     };
     let (mut succeeded, mut failed) = (0, 0);
@@ -141,7 +129,7 @@ fn plans_of_a_catalog_that_is_not_committed_are_not_shared() {
     ok(&mut session, "BEGIN");
     ok(&mut session, "DROP TABLE t");
     ok(&mut session, "CREATE TABLE t (id TEXT PRIMARY KEY, n TEXT)");
-    assert_eq!(executed(&mut session, text).unwrap_err().code, "42883");
+    assert_eq!(run(&mut session, text).unwrap_err().code, "42883");
     ok(&mut session, "ROLLBACK");
     assert_eq!(rows(&mut session, text), ["10"]);
     ok(&mut session, "BEGIN");

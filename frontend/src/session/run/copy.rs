@@ -8,6 +8,7 @@
 //!
 //! *Not here*: data as rows (`execute/copy`), new storages (`execute/renew`), and shares of a batch (`execute/load`).
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use gannet_engine::Coordinator;
@@ -35,7 +36,7 @@ pub(in crate::session) struct CopyIn {
     sql: String,
     insert: Arc<Plan>,
     reader: Reader,
-    rows: Vec<Row>,
+    rows: VecDeque<Row>,
     /// Of rows that wait for new storages.
     charge: Charge,
     /// How many wait, unless they are written as they come.
@@ -69,7 +70,7 @@ impl CopyIn {
             sql,
             insert,
             reader,
-            rows: Vec::new(),
+            rows: VecDeque::new(),
             charge: Charge::default(),
             enough: is_inside.then_some(Enough::rows(BATCH_ROWS + 1)),
             bytes: 0,
