@@ -38,7 +38,7 @@ pub(super) trait Operator {
     fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure>;
 }
 
-/// So many rows wait to be passed on, or so many bytes of them.
+/// How many rows of a source are to wait, or how many bytes of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Enough {
     pub(crate) rows: usize,
@@ -49,12 +49,12 @@ impl Enough {
     /// All rows of a source.
     pub(super) const ALL: Self = Self::rows(usize::MAX);
 
-    pub(crate) const fn rows(rows: usize) -> Self {
+    pub(super) const fn rows(rows: usize) -> Self {
         Self { rows, bytes: usize::MAX }
     }
 
-    /// Whether as many wait.
-    pub(crate) fn wait(self, rows: usize, bytes: usize) -> bool {
+    /// Whether so many suffice.
+    pub(crate) fn is_reached(self, rows: usize, bytes: usize) -> bool {
         rows >= self.rows || bytes >= self.bytes
     }
 }
@@ -87,14 +87,14 @@ impl<'p> Begun<'p> {
         (self.rows.len(), self.kept.bytes())
     }
 
-    /// Reads until so many rows wait to be passed on. Tells whether they do; if not, they are the last.
+    /// Reads until enough rows wait to be passed on. Tells whether they do; if not, they are the last.
     pub(super) fn read(
         &mut self,
         enough: Enough,
         context: &mut Context<'_, '_>,
     ) -> Result<bool, Failure> {
         self.release_passed();
-        while !enough.wait(self.rows.len(), self.kept.bytes()) {
+        while !enough.is_reached(self.rows.len(), self.kept.bytes()) {
             let Some(rest) = &mut self.rest else { return Ok(false) };
             let Some(batch) = rest.next(context)? else { return Ok(false) };
             context.keep(&mut self.kept, &batch)?;

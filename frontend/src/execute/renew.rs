@@ -18,12 +18,14 @@ use crate::catalog::Table;
 use crate::error::Failure;
 use crate::execute::build::page;
 use crate::execute::define::truncated;
-use crate::execute::load::load;
+use crate::execute::load::{CHUNK_BYTES, load};
 use crate::execute::operator::{Begun, Enough, Operator};
 use crate::execute::scan::whole;
 use crate::execute::{BATCH_ROWS, Context, Row};
 use crate::plan::Insert;
 
+/// Rows that are more than one transaction of a load. So many wait before the table is looked at.
+pub(crate) const FIRST: Enough = Enough { rows: BATCH_ROWS + 1, bytes: CHUNK_BYTES };
 /// Rows for which an empty table gets new storages. Fewer are written with the transaction.
 const RENEWED_ROWS: usize = 50 * BATCH_ROWS;
 /// The same in bytes, as a part of the memory that a statement may keep.
@@ -95,12 +97,12 @@ fn missing(
     let first = context.scan_unobserved(table.rows(), &whole(), Direction::Ascending, 1)?;
     let rows_max = if first.rows.is_empty() { RENEWED_ROWS } else { usize::MAX };
     let few = Enough { rows: rows_max, bytes: share / RENEWED_PART };
-    if !few.wait(rows, bytes) {
+    if !few.is_reached(rows, bytes) {
         return Ok(Some(few));
     }
     let there = context.count_unobserved(table.rows(), &whole())?;
     let many = Enough { rows: usize::MAX, bytes: share / COPIED_PART };
-    let are_enough = there / MANY_TIMES <= rows as u64 || many.wait(rows, bytes);
+    let are_enough = there / MANY_TIMES <= rows as u64 || many.is_reached(rows, bytes);
     Ok((!are_enough).then_some(many))
 }
 

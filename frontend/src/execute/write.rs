@@ -23,7 +23,7 @@ use crate::execute::context::row_bytes;
 use crate::execute::gather::Gathering;
 use crate::execute::load::load;
 use crate::execute::operator::{Begun, Enough, Operator, open};
-use crate::execute::renew::loading;
+use crate::execute::renew::{FIRST, loading};
 use crate::execute::{BATCH_ROWS, Context, Row};
 use crate::expression::Expression;
 use crate::memory::Charge;
@@ -68,7 +68,7 @@ pub(super) fn insert(
         return inserted;
     }
     let mut source = Begun::new(open(&insert.source));
-    let are_many = source.read(Enough::rows(BATCH_ROWS + 1), context)?;
+    let are_many = source.read(FIRST, context)?;
     if are_many && let Some(insert) = loading(insert, &mut source, context)? {
         return load(&insert, &mut source, context);
     }

@@ -358,6 +358,25 @@ fn a_copy_inside_a_transaction_takes_any_number_of_rows() {
     }
 }
 
+/// Each takes a large part of the statement's memory, so few of them are enough.
+#[test]
+fn long_rows_are_loaded_before_they_are_many() {
+    let mut session = session();
+    let (count, bytes) = (100, 200_000);
+    let text = "x".repeat(bytes);
+    let lines: String = (1..=count).map(|id| format!("{id}\t{text}\n")).collect();
+    ok(&mut session, "CREATE TABLE t (id INT PRIMARY KEY, text TEXT)");
+    ok(&mut session, "BEGIN");
+    ok(&mut session, "COPY t FROM STDIN");
+    assert_eq!(copy(&mut session, lines.as_bytes()), Ok(format!("COPY {count}")));
+    ok(&mut session, "COMMIT");
+    ok(&mut session, "CREATE TABLE copy (id INT PRIMARY KEY, text TEXT)");
+    ok(&mut session, "INSERT INTO copy SELECT * FROM t");
+    ok(&mut session, "INSERT INTO t SELECT -id, text FROM copy");
+    let sums = rows(&mut session, "SELECT count(*), sum(length(text)) FROM t");
+    assert_eq!(sums, [format!("{}|{}", 2 * count, 2 * count * bytes)]);
+}
+
 #[test]
 fn an_error_of_a_copy_inside_a_transaction_leaves_the_table_as_it_was() {
     let mut session = session();

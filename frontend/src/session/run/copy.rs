@@ -18,7 +18,7 @@ use crate::error::SqlError;
 use crate::execute::copy::{BATCH_ROWS, Reader, next_batch_rows};
 use crate::execute::load::{CHUNK_BYTES, CHUNK_ROWS, load_rows};
 use crate::execute::operator::Enough;
-use crate::execute::renew::{Renewal, renew};
+use crate::execute::renew::{FIRST, Renewal, renew};
 use crate::execute::transaction::alone;
 use crate::execute::{self, Beyond, Context, Gathering, Resources, Row, Transaction, row_bytes};
 use crate::memory::Charge;
@@ -72,7 +72,7 @@ impl CopyIn {
             reader,
             rows: VecDeque::new(),
             charge: Charge::default(),
-            enough: is_inside.then_some(Enough::rows(BATCH_ROWS + 1)),
+            enough: is_inside.then_some(FIRST),
             bytes: 0,
             begun: None,
             is_lost: false,
@@ -116,7 +116,7 @@ impl Session {
             _ if self.shares_copy() => {
                 rows >= CHUNK_ROWS || (rows > 0 && copy.bytes >= CHUNK_BYTES)
             }
-            Some(enough) => enough.wait(rows, copy.charge.bytes()),
+            Some(enough) => enough.is_reached(rows, copy.charge.bytes()),
             None => rows >= BATCH_ROWS,
         }
     }
