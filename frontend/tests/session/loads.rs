@@ -358,11 +358,11 @@ fn a_copy_inside_a_transaction_takes_any_number_of_rows() {
     }
 }
 
-/// Each takes a large part of the statement's memory, so few of them are enough.
+/// Fewer than are read at once do not fit into the statement's memory.
 #[test]
 fn long_rows_are_loaded_before_they_are_many() {
     let mut session = session();
-    let (count, bytes) = (100, 200_000);
+    let (count, bytes) = (300, 20_000);
     let text = "x".repeat(bytes);
     let lines: String = (1..=count).map(|id| format!("{id}\t{text}\n")).collect();
     ok(&mut session, "CREATE TABLE t (id INT PRIMARY KEY, text TEXT)");
