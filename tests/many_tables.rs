@@ -9,8 +9,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use gannet::{
-    Abort, Cluster, ClusterOptions, Conflict, Deferred, Direction, KeyRange, Misuse, Node, Outcome,
-    TableId,
+    Abort, Cluster, ClusterOptions, Conflict, Deferred, Direction, Failure, KeyRange, Misuse, Node,
+    Outcome, TableId,
 };
 use gannet_benchmarks::check_replicas;
 use gannet_rpc::{Clock, MonotonicClock};
@@ -277,6 +277,48 @@ fn a_table_that_has_emptied_gives_its_memory_back() {
         assert!(emptied - empty < (full - empty) / 8, "{emptied} of {full}, at first {empty}");
         assert!(check_replicas(&cluster).iter().all(|check| check.passed));
     }
+}
+
+/// Rows of a table take the memory of another that was dropped, and do not fail before it is given back.
+#[test]
+fn the_memory_of_a_dropped_table_is_waited_for() {
+    let cluster = open(16 << 20);
+    let create = |name| cluster.create_ordered_table(name, 0).unwrap();
+    let (dropped, kept) = (create("dropped"), create("kept"));
+    let insert = |table, keys: Range<u32>| {
+        let inserted = cluster.spawn_anywhere(move |coordinator| {
+            let is_conflict = |error: &Abort| matches!(error, Abort::Conflict(_));
+            coordinator.retried(100, is_conflict, |coordinator, _| {
+                let mut deferred = Deferred::new();
+                keys.clone().for_each(|key| {
+                    deferred.insert(table, key.to_be_bytes().to_vec(), vec![1; 100]);
+                });
+                deferred.commit(coordinator)
+            })
+        });
+        inserted.unwrap().wait().unwrap()
+    };
+    let is_full = |error: &Abort| matches!(error, Abort::Failure(Failure::TableFull { .. }));
+    let mut next = 0;
+    for rows in [100, 1] {
+        // Fifty rows fall into every partition.
+        let mut refused = 0;
+        while refused < 50 {
+            match insert(dropped, next..next + rows) {
+                Ok(()) => refused = 0,
+                Err(error) => {
+                    assert!(is_full(&error), "{error}");
+                    refused += 1;
+                }
+            }
+            next += rows;
+        }
+    }
+    cluster.drop_table(dropped).unwrap();
+    for key in 0..100 {
+        assert_eq!(insert(kept, key..key + 1), Ok(()));
+    }
+    assert!(check_replicas(&cluster).iter().all(|check| check.passed));
 }
 
 #[test]

@@ -29,10 +29,9 @@ use crate::table_id::{TableId, TableKey};
 use crate::transaction::expect::EXPECTED_ROWS_MIN;
 use crate::transaction::{Change, Observation, ScanObservation};
 
-/// Attempts to read what others hold, before the conflict is reported.
-const READ_ATTEMPTS_MAX: u32 = 20;
-/// Attempts of a commit to lock or validate what others hold, if its transaction is not run again by itself.
-const COMMIT_ATTEMPTS_MAX: u32 = 100;
+/// Attempts to read what others hold, before the conflict is reported, and of a commit to lock or validate it, if its transaction is not
+/// run again by itself. They outlast a thread that has lost its core with rows locked.
+const ATTEMPTS_MAX: u32 = 100;
 /// Observations that name their rows. A transaction that has made more forgets which rows of a bucket it has read, and conflicts with
 /// changes of all of them.
 const ROWS_OBSERVED_MAX: usize = 64 << 10;
@@ -473,7 +472,7 @@ impl Deferred {
     }
 
     fn attempts_max(&self) -> u32 {
-        if self.is_alone { COMMIT_ATTEMPTS_MAX } else { 1 }
+        if self.is_alone { ATTEMPTS_MAX } else { 1 }
     }
 
     /// The tables that it adds many rows to, with the keys of those.
@@ -575,5 +574,5 @@ fn retried<'s, T>(
     mut read: impl FnMut(&mut Coordinator<'s>) -> Result<T, Abort>,
 ) -> Result<T, Abort> {
     let is_conflict = |abort: &Abort| abort.is_conflict();
-    coordinator.retried(READ_ATTEMPTS_MAX, is_conflict, |coordinator, _| read(coordinator))
+    coordinator.retried(ATTEMPTS_MAX, is_conflict, |coordinator, _| read(coordinator))
 }

@@ -196,7 +196,7 @@ pub enum Failure {
     /// No space for an insert: the memory limit of a node is reached. The transaction is none the worse: it may commit when rows
     /// were deleted or the operator has raised the limit.
     #[error(
-        "table {table} is full: a node's memory limit is reached; delete rows or raise the limit"
+        "table {table} is full: a partition has used up its share of a node's memory limit; delete rows or raise the limit"
     )]
     TableFull {
         /// Number of the table.

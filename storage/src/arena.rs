@@ -69,6 +69,8 @@ pub struct Arena {
     loading: AtomicUsize,
     /// Whether a table may have too few buckets, or too many, or extents are retired. Loom does not explore it.
     has_crowded: AtomicBool,
+    /// Tables that leave, and have not given all their memory back.
+    pub(crate) leaving: AtomicUsize,
     locks: LockCounts,
 }
 
@@ -92,6 +94,7 @@ impl Arena {
             retired: Mutex::new(Vec::new()),
             loading: AtomicUsize::new(0),
             has_crowded: AtomicBool::new(false),
+            leaving: AtomicUsize::new(0),
             locks: LockCounts::new(share_bytes.len()),
         })
     }

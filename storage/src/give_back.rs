@@ -23,10 +23,27 @@ impl Drop for Table {
         for number in (0..=u16::MAX).take(self.layout().partitioning.count()) {
             self.remove_partition(number);
         }
+        if self.is_leaving.load(Ordering::Relaxed) {
+            // Relaxed, as everywhere: locks hand memory on, and this orders nothing.
+            self.arena.leaving.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
 impl Table {
+    /// The table is about to be dropped: until then its memory is waited for ([`Self::awaits_memory`]).
+    pub fn leave(&self) {
+        if !self.is_leaving.swap(true, Ordering::Relaxed) {
+            self.arena.leaving.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether tables of this node, which have left, are about to give memory back: a row without room may find room soon.
+    #[must_use]
+    pub fn awaits_memory(&self) -> bool {
+        self.arena.leaving.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether this node has a partition, whatever its state.
     #[must_use]
     pub fn has_partition(&self, number: u16) -> bool {

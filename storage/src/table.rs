@@ -11,6 +11,7 @@
 //! *Not here*: where keys are after buckets were split (`growth.rs`).
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::arena::Arena;
 use crate::bucket::Bucket;
@@ -84,6 +85,8 @@ pub struct Table {
     partitions: Box<[Partition]>,
     /// Of each partition, whether it has too few buckets, or too many.
     pub(crate) crowding: Box<[Crowding]>,
+    /// Whether the table is about to be dropped.
+    pub(crate) is_leaving: AtomicBool,
 }
 
 impl Table {
@@ -102,7 +105,8 @@ impl Table {
         let partitions = numbers().map(|_| Partition::absent()).collect();
         // From here on the table gives back what it has, should the rest not fit.
         let crowding = numbers().map(|_| Crowding::default()).collect();
-        let table = Self { name: name.to_owned(), layout, arena, partitions, crowding };
+        let (name, is_leaving) = (name.to_owned(), AtomicBool::new(false));
+        let table = Self { name, layout, arena, partitions, crowding, is_leaving };
         for number in numbers().filter(|number| holds(*number)) {
             table.add_partition(number).map_err(|_| table.out_of_memory(&holds))?;
             table.serve_partition(number);

@@ -96,6 +96,9 @@ impl Node {
         for (number, entry) in tables {
             let Some(table) = view.table(number) else { continue };
             let is_found = !entry.is_leaving;
+            if entry.is_leaving {
+                table.leave();
+            }
             for partition in configuration.held_by(self.id) {
                 let is_copy = !view.is_no_copy(partition);
                 let is_primary = configuration.primary(partition) == self.id;

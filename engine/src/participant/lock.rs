@@ -4,7 +4,7 @@
 //! reserved.
 
 use gannet_rpc::ResponseWriter;
-use gannet_storage::{HEAP_VALUE_BYTES_MAX, HashedKey, Lock, LockMode, TableKind};
+use gannet_storage::{HEAP_VALUE_BYTES_MAX, HashedKey, Lock, LockMode, Table, TableKind};
 
 use crate::participant::{Participant, Prepared};
 use crate::request::{LockRow, Status, VERSION_BYTES};
@@ -32,7 +32,7 @@ impl Participant {
                 Lock::Absent { .. } => VERSION_BYTES,
                 Lock::Locked | Lock::Full => 0,
             };
-            let (status, version) = lock_status(lock);
+            let (status, version) = lock_status(table, lock);
             version_out.copy_from_slice(&version.to_le_bytes());
             (status as u16, bytes)
         });
@@ -56,7 +56,8 @@ impl Participant {
         {
             return response.push(Status::Reserved as u16);
         }
-        let (status, version) = lock_status(table.lock_row(prepared.address(), key, owner, change));
+        let lock = table.lock_row(prepared.address(), key, owner, change);
+        let (status, version) = lock_status(table, lock);
         response.push_with(VERSION_BYTES, |out| {
             out.copy_from_slice(&version.to_le_bytes());
             (status as u16, VERSION_BYTES)
@@ -66,12 +67,14 @@ impl Participant {
 
 /// The answer to a LOCK, and the bucket's version if it has one.
 #[inline(always)]
-pub(crate) fn lock_status(lock: Lock) -> (Status, u64) {
+pub(crate) fn lock_status(table: &Table, lock: Lock) -> (Status, u64) {
     match lock {
         Lock::Granted { version } => (Status::Granted, version),
         Lock::Absent { version } => (Status::Absent, version),
         Lock::Exists { version } => (Status::Exists, version),
         Lock::Locked => (Status::Locked, 0),
+        // The coordinator waits for the memory as for a lock.
+        Lock::Full if table.awaits_memory() => (Status::Locked, 0),
         Lock::Full => (Status::Full, 0),
     }
 }

@@ -94,7 +94,9 @@ pub(super) fn execute(view: &View, row: &Row, owner: Owner, value: &mut [u8]) ->
     };
     match row.mode {
         None => participant::read_status(table.read(address, row.key, owner, value)),
-        Some(mode) => participant::lock_status(table.lock(address, row.key, owner, mode, value)),
+        Some(mode) => {
+            participant::lock_status(table, table.lock(address, row.key, owner, mode, value))
+        }
     }
 }
 

@@ -26,18 +26,17 @@ impl Context<'_, '_> {
         known_program(folded)
     }
 
-    /// What primaries have computed of a table for another transaction; None, and `own`, as of [`Self::fold`].
+    /// What primaries have computed of a table for another transaction; `own` as of [`Self::fold`].
     pub(in crate::execute) fn adopt_fold(
         &mut self,
-        folded: Result<(Vec<Vec<u8>>, Box<Deferred>), Abort>,
+        (results, reads): (Vec<Vec<u8>>, Box<Deferred>),
         own: Option<&mut Deferred>,
-    ) -> Result<Option<Vec<Vec<u8>>>, Failure> {
+    ) -> Result<Vec<Vec<u8>>, Failure> {
         self.check_cancel()?;
         self.round_trips += 1;
-        let Some((results, reads)) = known_program(folded)? else { return Ok(None) };
         own.unwrap_or(&mut self.transaction.deferred).adopt_scans(*reads);
         self.charge_transaction()?;
-        Ok(Some(results))
+        Ok(results)
     }
 
     /// Whether all that a transaction has folded was there at one moment.

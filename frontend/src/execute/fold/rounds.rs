@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gannet_engine::{Abort, Conflict, Deferred, FoldRest, TableId};
+use gannet_engine::{Deferred, FoldRest, TableId};
 
 use crate::error::Failure;
 use crate::execute::Context;
@@ -87,7 +87,7 @@ impl Rounds {
             let answers = match next {
                 Next::Round(round) => {
                     self.waits_since_ns = None;
-                    context.adopt_fold(round, self.own.as_mut())?
+                    Some(context.adopt_fold(round, self.own.as_mut())?)
                 }
                 Next::GoOn => self.go_on(context)?,
                 Next::Share(share) => {
@@ -125,13 +125,15 @@ impl Rounds {
         Ok(answers)
     }
 
-    /// Waits for helpers. A helper may wait for a silent node for ever: then the statement is run again, and waits for that node itself, as
-    /// others that need it do.
+    /// Waits for helpers, but not for ever: a helper may wait for a silent node. Then the statement waits for that node itself, as others that
+    /// need the node do.
     fn wait(&mut self, context: &mut Context<'_, '_>) -> Result<(), Failure> {
         context.check_cancel()?;
         let since_ns = *self.waits_since_ns.get_or_insert(context.coordinator.now_ns());
         if context.coordinator.now_ns().saturating_sub(since_ns) > HELPER_SILENCE_NS {
-            return Err(Abort::from(Conflict::Reconfigured).into());
+            self.waits_since_ns = None;
+            self.shares.iter().for_each(Shares::take_back);
+            return Ok(());
         }
         context.wait(HELPER_WAIT);
         Ok(())
