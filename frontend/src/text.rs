@@ -77,12 +77,16 @@ fn malformed(text: &str, data_type: DataType) -> SqlError {
     SqlError::new("22P02", format!("invalid input syntax for type {name}: \"{text}\""))
 }
 
+const BLANKS: &str = "                                                                ";
+
 /// A text, padded with blanks to `length` characters.
 pub(crate) fn padded(text: &str, length: u32) -> String {
     let missing = (length as usize).saturating_sub(text.chars().count());
     let mut padded = String::with_capacity(text.len() + missing);
     padded.push_str(text);
-    padded.extend(std::iter::repeat_n(' ', missing));
+    for left in (1..=missing).rev().step_by(BLANKS.len()) {
+        padded.push_str(&BLANKS[..left.min(BLANKS.len())]);
+    }
     padded
 }
 

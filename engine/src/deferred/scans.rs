@@ -180,13 +180,14 @@ impl Deferred {
         Ok(results)
     }
 
-    /// Depends on what another transaction has scanned or folded, too. That one has read and written nothing else.
-    pub fn adopt_scans(&mut self, other: Self) {
-        debug_assert!(other.observations.memory_bytes() == 0 && other.writes.is_empty());
+    /// Depends on what another transaction has scanned in this direction, or folded, too. That one has written nothing.
+    pub fn adopt_reads(&mut self, other: Self, direction: Direction) {
+        debug_assert!(other.writes.is_empty());
         self.times.merge(other.times);
+        self.observations.extend(other.observations.iter().copied());
         for scan in other.scans.observed {
             match scan {
-                ScanObservation::Range(_) => self.scans.push(scan),
+                ScanObservation::Range(page) => self.scans.append(page, direction),
                 ScanObservation::Span(span) => self.scans.append_span(span),
             }
         }

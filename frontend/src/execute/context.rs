@@ -7,6 +7,7 @@
 
 mod environment;
 mod folds;
+mod helpers;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -231,9 +231,12 @@ fn csv_fields<'l>(line: &[u8], options: &CopyOptions) -> Result<Vec<Field<'l>>, 
     }
 }
 
+/// Bytes of an ordinary line.
+const LINE_BYTES: usize = 128;
+
 /// A line of COPY TO.
 pub(crate) fn line(row: &Row, columns: &[Column], options: &CopyOptions) -> Vec<u8> {
-    let mut line = Vec::new();
+    let mut line = Vec::with_capacity(LINE_BYTES);
     for (number, (value, column)) in row.iter().zip(columns).enumerate() {
         if number > 0 {
             line.push(options.delimiter);
@@ -263,23 +266,24 @@ pub(crate) fn header(columns: &[Column], options: &CopyOptions) -> Vec<u8> {
 }
 
 fn push_text(line: &mut Vec<u8>, text: &str, options: &CopyOptions) {
-    for byte in text.bytes() {
-        let escaped = match byte {
-            8 => b'b',
-            12 => b'f',
-            b'\n' => b'n',
-            b'\r' => b'r',
-            b'\t' => b't',
-            11 => b'v',
-            b'\\' => b'\\',
-            byte if byte == options.delimiter => byte,
-            byte => {
-                line.push(byte);
-                continue;
-            }
-        };
-        line.extend_from_slice(&[b'\\', escaped]);
+    let escaped = |byte: u8| match byte {
+        8 => Some(b'b'),
+        12 => Some(b'f'),
+        b'\n' => Some(b'n'),
+        b'\r' => Some(b'r'),
+        b'\t' => Some(b't'),
+        11 => Some(b'v'),
+        b'\\' => Some(b'\\'),
+        byte => (byte == options.delimiter).then_some(byte),
+    };
+    let mut rest = text.as_bytes();
+    while let Some(at) = rest.iter().position(|byte| escaped(*byte).is_some()) {
+        line.extend_from_slice(&rest[..at]);
+        line.push(b'\\');
+        line.extend(escaped(rest[at]));
+        rest = &rest[at + 1..];
     }
+    line.extend_from_slice(rest);
 }
 
 fn push_csv(line: &mut Vec<u8>, text: &str, options: &CopyOptions) {

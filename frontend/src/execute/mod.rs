@@ -42,6 +42,7 @@ pub(crate) mod online;
 pub(crate) mod operator;
 mod pace;
 mod partitions;
+mod read_ahead;
 pub(crate) mod renew;
 pub(crate) mod reserved;
 mod runs;

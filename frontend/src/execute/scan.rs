@@ -20,6 +20,7 @@ use crate::error::Failure;
 use crate::execute::context::KEY_OVERHEAD_BYTES;
 use crate::execute::filtered::{Filtered, Further};
 use crate::execute::operator::Operator;
+use crate::execute::read_ahead::ReadAhead;
 use crate::execute::transaction::OVERTAKEN_MAX;
 use crate::execute::{Context, Row};
 use crate::expression::Expression;
@@ -49,6 +50,8 @@ pub(super) struct ScanRows<'p> {
     first: Vec<Row>,
     /// Whether at most half of the last page's rows have passed.
     has_few: bool,
+    /// The next page of the remaining range, if another worker reads it.
+    ahead: Option<ReadAhead>,
     /// The charge of keys that are not read yet.
     charge: Charge,
 }
@@ -73,6 +76,7 @@ impl<'p> ScanRows<'p> {
             state: State::New,
             first: Vec::new(),
             has_few: false,
+            ahead: None,
             charge: Charge::default(),
         }
     }
@@ -99,7 +103,14 @@ impl<'p> ScanRows<'p> {
             self.state = State::Entries(entries.into_iter(), page.rest);
             return Ok(Vec::new());
         }
-        let page = context.scan(storage, range, direction, page_rows)?;
+        let ahead = self.ahead.take().map(|ahead| ahead.page(context)).transpose()?.flatten();
+        let page = match ahead {
+            Some(page) => page,
+            None => context.scan(storage, range, direction, page_rows)?,
+        };
+        if let Some(rest) = page.rest.clone().filter(|_| page_rows == NEXT_PAGE_ROWS) {
+            self.ahead = ReadAhead::new((storage, rest, direction), page_rows, context);
+        }
         let rows = rows_of_entries(self.scan, index, &page.rows, context)?;
         self.has_few = 2 * rows.len() <= page.rows.len();
         self.state = match page.rest {

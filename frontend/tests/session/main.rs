@@ -4,6 +4,7 @@ mod budget;
 mod filtered;
 mod loads;
 mod lost;
+mod read_ahead;
 mod templates;
 mod tokens;
 

@@ -26,19 +26,6 @@ impl Context<'_, '_> {
         known_program(folded)
     }
 
-    /// What primaries have computed of a table for another transaction; `own` as of [`Self::fold`].
-    pub(in crate::execute) fn adopt_fold(
-        &mut self,
-        (results, reads): (Vec<Vec<u8>>, Box<Deferred>),
-        own: Option<&mut Deferred>,
-    ) -> Result<Vec<Vec<u8>>, Failure> {
-        self.check_cancel()?;
-        self.round_trips += 1;
-        own.unwrap_or(&mut self.transaction.deferred).adopt_scans(*reads);
-        self.charge_transaction()?;
-        Ok(results)
-    }
-
     /// Whether all that a transaction has folded was there at one moment.
     pub(in crate::execute) fn is_whole(&mut self, mut folds: Deferred) -> Result<bool, Failure> {
         match folds.commit(self.coordinator) {

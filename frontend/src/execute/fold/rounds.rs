@@ -7,7 +7,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use gannet_engine::{Deferred, FoldRest, TableId};
 
@@ -17,10 +16,6 @@ use crate::execute::fold::shares::{Next, Shares};
 
 /// Rounds of a fold before other workers help: the table is large.
 const ROUNDS_ALONE: usize = 2;
-/// How long a statement waits for its helpers before it looks again.
-const HELPER_WAIT: Duration = Duration::from_micros(20);
-/// How long helpers may answer nothing.
-const HELPER_SILENCE_NS: u64 = 2_000_000_000;
 
 /// What comes next of a fold.
 pub(in crate::execute) enum Answer {
@@ -95,7 +90,9 @@ impl Rounds {
                     continue;
                 }
                 Next::Wait => {
-                    self.wait(context)?;
+                    if !context.wait_for_helper(&mut self.waits_since_ns)? {
+                        self.shares.iter().for_each(Shares::take_back);
+                    }
                     continue;
                 }
                 Next::End => {
@@ -123,19 +120,5 @@ impl Rounds {
             self.rest = FoldRest::nothing();
         }
         Ok(answers)
-    }
-
-    /// Waits for helpers, but not for ever: a helper may wait for a silent node. Then the statement waits for that node itself, as others that
-    /// need the node do.
-    fn wait(&mut self, context: &mut Context<'_, '_>) -> Result<(), Failure> {
-        context.check_cancel()?;
-        let since_ns = *self.waits_since_ns.get_or_insert(context.coordinator.now_ns());
-        if context.coordinator.now_ns().saturating_sub(since_ns) > HELPER_SILENCE_NS {
-            self.waits_since_ns = None;
-            self.shares.iter().for_each(Shares::take_back);
-            return Ok(());
-        }
-        context.wait(HELPER_WAIT);
-        Ok(())
     }
 }

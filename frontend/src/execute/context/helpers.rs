@@ -1,0 +1,63 @@
+//! Helpers of a running statement: transactions of other workers, whose reads are its own from then on.
+//!
+//! *Not here*: what they read (`execute/fold/shares`, `execute/read_ahead`).
+
+use std::time::Duration;
+
+use gannet_engine::{Deferred, Direction, TableId};
+
+use crate::error::Failure;
+use crate::execute::context::Context;
+
+/// How long a statement waits for a helper before it looks again.
+const HELPER_WAIT: Duration = Duration::from_micros(20);
+/// How long helpers may answer nothing.
+const HELPER_SILENCE_NS: u64 = 2_000_000_000;
+
+impl Context<'_, '_> {
+    /// Waits for a helper, which has answered nothing since then; but not for ever: the helper may wait for a silent node. Then the result is false,
+    /// and the statement does the work, and waits for that node itself, as others that need the node do.
+    pub(in crate::execute) fn wait_for_helper(
+        &mut self,
+        since_ns: &mut Option<u64>,
+    ) -> Result<bool, Failure> {
+        self.check_cancel()?;
+        let now_ns = self.coordinator.now_ns();
+        if now_ns.saturating_sub(*since_ns.get_or_insert(now_ns)) > HELPER_SILENCE_NS {
+            *since_ns = None;
+            return Ok(false);
+        }
+        self.wait(HELPER_WAIT);
+        Ok(true)
+    }
+
+    /// What primaries have computed of a table for a helper. The commit depends on that, or `own` does, if there is such a transaction.
+    pub(in crate::execute) fn adopt_fold(
+        &mut self,
+        (results, reads): (Vec<Vec<u8>>, Box<Deferred>),
+        own: Option<&mut Deferred>,
+    ) -> Result<Vec<Vec<u8>>, Failure> {
+        self.check_cancel()?;
+        self.round_trips += 1;
+        let deferred = own.unwrap_or(&mut self.transaction.deferred);
+        // A fold has no direction.
+        deferred.adopt_reads(*reads, Direction::Ascending);
+        self.charge_transaction()?;
+        Ok(results)
+    }
+
+    /// A helper has read a page of a range of a table, in this direction. The commit depends on that, unless no other transaction can reach the
+    /// table.
+    pub(in crate::execute) fn adopt_page(
+        &mut self,
+        table: TableId,
+        reads: Deferred,
+        direction: Direction,
+    ) -> Result<(), Failure> {
+        self.begin_range(table)?;
+        if !self.transaction.is_unshared(table) {
+            self.transaction.deferred.adopt_reads(reads, direction);
+        }
+        self.charge_transaction()
+    }
+}
