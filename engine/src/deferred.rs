@@ -29,8 +29,10 @@ use crate::table_id::{TableId, TableKey};
 use crate::transaction::expect::EXPECTED_ROWS_MIN;
 use crate::transaction::{Change, Observation, ScanObservation};
 
-/// Attempts to read what others hold, before the conflict is reported, and of a commit to lock or validate it, if its transaction is not
-/// run again by itself. They outlast a thread that has lost its core with rows locked.
+/// Attempts to read what others hold, before the conflict is reported.
+const READ_ATTEMPTS_MAX: u32 = 20;
+/// The same, and those of a commit to lock or validate what others hold, of a transaction that is not run again by itself. They outlast a
+/// thread that has lost its core with rows locked.
 const ATTEMPTS_MAX: u32 = 100;
 /// Observations that name their rows. A transaction that has made more forgets which rows of a bucket it has read, and conflicts with
 /// changes of all of them.
@@ -205,6 +207,7 @@ impl Deferred {
         keys: impl ExactSizeIterator<Item = (TableId, &'k Vec<u8>)> + Clone,
     ) -> Result<Vec<Option<Vec<u8>>>, Abort> {
         self.tidy(coordinator);
+        let attempts_max = self.read_attempts();
         let Self { observations, writes, .. } = self;
         let own = |table, key| writes.get(&table).and_then(|own| own.get(key));
         let mut found = Vec::with_capacity(keys.len());
@@ -237,7 +240,7 @@ impl Deferred {
                 observations.extend(rows.iter().filter_map(|row| transaction.observation(*row)));
                 Ok(())
             };
-            retried(coordinator, read)?;
+            retried(coordinator, attempts_max, read)?;
             self.times.add(coordinator.epoch());
         }
         if observations.recent().len() > before {
@@ -475,6 +478,10 @@ impl Deferred {
         if self.is_alone { ATTEMPTS_MAX } else { 1 }
     }
 
+    fn read_attempts(&self) -> u32 {
+        if self.is_alone { ATTEMPTS_MAX } else { READ_ATTEMPTS_MAX }
+    }
+
     /// The tables that it adds many rows to, with the keys of those.
     fn many_new_keys(&self) -> impl Iterator<Item = (TableId, Vec<&[u8]>)> {
         let is_new = |(_, write): &(&Vec<u8>, &Write)| !write.existed && write.value.is_some();
@@ -571,8 +578,9 @@ fn unless_locked<'s, T>(
 /// Runs `read`, and again while another transaction holds what it needs.
 fn retried<'s, T>(
     coordinator: &mut Coordinator<'s>,
+    attempts_max: u32,
     mut read: impl FnMut(&mut Coordinator<'s>) -> Result<T, Abort>,
 ) -> Result<T, Abort> {
     let is_conflict = |abort: &Abort| abort.is_conflict();
-    coordinator.retried(ATTEMPTS_MAX, is_conflict, |coordinator, _| read(coordinator))
+    coordinator.retried(attempts_max, is_conflict, |coordinator, _| read(coordinator))
 }

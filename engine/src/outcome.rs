@@ -193,8 +193,8 @@ pub enum RowProblem {
 /// The cluster, or this node of it, cannot commit the transaction now, whatever it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// No space for an insert: the memory limit of a node is reached. The transaction is none the worse: it may commit when rows
-    /// were deleted or the operator has raised the limit.
+    /// No space for an insert: a partition has used up its share of a node's memory limit. The transaction is none the worse: it may
+    /// commit when rows were deleted or the operator has raised the limit.
     #[error(
         "table {table} is full: a partition has used up its share of a node's memory limit; delete rows or raise the limit"
     )]

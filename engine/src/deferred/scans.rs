@@ -107,7 +107,7 @@ impl Deferred {
             coordinator.set_barrier(table)?;
         }
         self.tidy(coordinator);
-        let page = retried(coordinator, |coordinator| {
+        let page = retried(coordinator, self.read_attempts(), |coordinator| {
             coordinator.begin().scan(table, range, direction, limit)
         });
         let ScanPage { rows, complete_to, observations, numbers } = page?;
@@ -141,7 +141,9 @@ impl Deferred {
         if self.sets_barriers {
             coordinator.set_barrier(table)?;
         }
-        let counted = retried(coordinator, |coordinator| coordinator.begin().count(table, range))?;
+        let counted = retried(coordinator, self.read_attempts(), |coordinator| {
+            coordinator.begin().count(table, range)
+        })?;
         let (keys, counted) = counted;
         self.times.add_scan(coordinator.epoch(), coordinator.version());
         self.scans.push(ScanObservation::Range(counted));
@@ -171,8 +173,9 @@ impl Deferred {
         if self.sets_barriers {
             coordinator.set_barrier(table)?;
         }
-        let page =
-            retried(coordinator, |coordinator| coordinator.begin().fold(table, program, rest));
+        let page = retried(coordinator, self.read_attempts(), |coordinator| {
+            coordinator.begin().fold(table, program, rest)
+        });
         let FoldPage { results, spans } = page?;
         self.times.add_scan(coordinator.epoch(), coordinator.version());
         spans.into_iter().for_each(|span| self.scans.append_span(span));
@@ -181,8 +184,14 @@ impl Deferred {
     }
 
     /// Depends on what another transaction has scanned in this direction, or folded, too. That one has written nothing.
-    pub fn adopt_reads(&mut self, other: Self, direction: Direction) {
+    pub fn adopt_reads(
+        &mut self,
+        coordinator: &mut Coordinator<'_>,
+        other: Self,
+        direction: Direction,
+    ) {
         debug_assert!(other.writes.is_empty());
+        self.tidy(coordinator);
         self.times.merge(other.times);
         self.observations.extend(other.observations.iter().copied());
         for scan in other.scans.observed {

@@ -50,8 +50,7 @@ pub(super) struct ScanRows<'p> {
     first: Vec<Row>,
     /// Whether at most half of the last page's rows have passed.
     has_few: bool,
-    /// The next page of the remaining range, if another worker reads it.
-    ahead: Option<ReadAhead>,
+    ahead: ReadAhead,
     /// The charge of keys that are not read yet.
     charge: Charge,
 }
@@ -76,7 +75,7 @@ impl<'p> ScanRows<'p> {
             state: State::New,
             first: Vec::new(),
             has_few: false,
-            ahead: None,
+            ahead: ReadAhead::default(),
             charge: Charge::default(),
         }
     }
@@ -103,13 +102,12 @@ impl<'p> ScanRows<'p> {
             self.state = State::Entries(entries.into_iter(), page.rest);
             return Ok(Vec::new());
         }
-        let ahead = self.ahead.take().map(|ahead| ahead.page(context)).transpose()?.flatten();
-        let page = match ahead {
+        let page = match self.ahead.take((storage, direction), context)? {
             Some(page) => page,
             None => context.scan(storage, range, direction, page_rows)?,
         };
         if let Some(rest) = page.rest.clone().filter(|_| page_rows == NEXT_PAGE_ROWS) {
-            self.ahead = ReadAhead::new((storage, rest, direction), page_rows, context);
+            self.ahead.ask((storage, rest, direction), page_rows, context);
         }
         let rows = rows_of_entries(self.scan, index, &page.rows, context)?;
         self.has_few = 2 * rows.len() <= page.rows.len();

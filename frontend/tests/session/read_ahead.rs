@@ -3,22 +3,26 @@
 use std::sync::Arc;
 
 use gannet_engine::{Cluster, ClusterOptions};
-use gannet_frontend::{Database, Session};
+use gannet_frontend::{Database, MemoryLimits, Session};
 
 use crate::{code, ok, rows};
 
 /// Many times as many as a page has.
 const ROWS: usize = 30_000;
 
-/// A database whose nodes have several workers, with a table.
-fn database() -> Arc<Database> {
+fn empty_database(limits: MemoryLimits) -> Arc<Database> {
     let options = ClusterOptions {
         threads: 2,
-        memory_limit_bytes: Some(128 << 20),
+        memory_limit_bytes: Some(256 << 20),
         ..ClusterOptions::default()
     };
     let cluster = Cluster::open(options).expect("a small cluster opens");
-    let database = Database::open(cluster.into()).expect("SQL opens on a fresh cluster");
+    Database::open_within(cluster.into(), limits).expect("SQL opens on a fresh cluster")
+}
+
+/// A database whose nodes have several workers, with a table.
+fn database() -> Arc<Database> {
+    let database = empty_database(MemoryLimits::default());
     let mut session = database.session("tester");
     ok(&mut session, "CREATE TABLE t (id INT PRIMARY KEY, n INT, text TEXT)");
     ok(&mut session, "CREATE INDEX ON t (n)");
@@ -83,5 +87,19 @@ fn a_transaction_sees_its_own_changes_in_every_page() {
     });
     let found = rows(&mut session, "SELECT id, text FROM t ORDER BY id");
     assert_eq!(found, expected.collect::<Vec<_>>());
+    ok(&mut session, "COMMIT");
+}
+
+/// A transaction that has read very many rows remembers their buckets, whoever has read the rows.
+#[test]
+fn pages_that_were_read_ahead_take_little_memory() {
+    let limits = MemoryLimits { statement_bytes: 4 << 20, ..MemoryLimits::default() };
+    let mut session = empty_database(limits).session("tester");
+    let count = 300_000;
+    ok(&mut session, "CREATE TABLE t (id INT PRIMARY KEY)");
+    ok(&mut session, &format!("INSERT INTO t SELECT * FROM generate_series(1, {count})"));
+    ok(&mut session, "BEGIN");
+    let sum = "SELECT sum(id) FROM (SELECT id FROM t ORDER BY id OFFSET 1) q";
+    assert_eq!(rows(&mut session, sum), [(count * (count + 1_i64) / 2 - 1).to_string()]);
     ok(&mut session, "COMMIT");
 }

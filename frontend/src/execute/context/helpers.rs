@@ -15,8 +15,8 @@ const HELPER_WAIT: Duration = Duration::from_micros(20);
 const HELPER_SILENCE_NS: u64 = 2_000_000_000;
 
 impl Context<'_, '_> {
-    /// Waits for a helper, which has answered nothing since then; but not for ever: the helper may wait for a silent node. Then the result is false,
-    /// and the statement does the work, and waits for that node itself, as others that need the node do.
+    /// Waits for a helper a moment. Since `since_ns`, which the first call sets, the helper has not answered. If this lasts, the result is false:
+    /// the helper may wait for a silent node for ever, and the statement had better do the work, and wait for that node, itself.
     pub(in crate::execute) fn wait_for_helper(
         &mut self,
         since_ns: &mut Option<u64>,
@@ -39,9 +39,10 @@ impl Context<'_, '_> {
     ) -> Result<Vec<Vec<u8>>, Failure> {
         self.check_cancel()?;
         self.round_trips += 1;
-        let deferred = own.unwrap_or(&mut self.transaction.deferred);
+        let Self { coordinator, transaction, .. } = self;
+        let deferred = own.unwrap_or(&mut transaction.deferred);
         // A fold has no direction.
-        deferred.adopt_reads(*reads, Direction::Ascending);
+        deferred.adopt_reads(coordinator, *reads, Direction::Ascending);
         self.charge_transaction()?;
         Ok(results)
     }
@@ -55,9 +56,14 @@ impl Context<'_, '_> {
         direction: Direction,
     ) -> Result<(), Failure> {
         self.begin_range(table)?;
-        if !self.transaction.is_unshared(table) {
-            self.transaction.deferred.adopt_reads(reads, direction);
-        }
+        let is_unshared = self.transaction.is_unshared(table);
+        let Self { coordinator, transaction, .. } = self;
+        let adopt = |deferred: &mut Deferred| {
+            deferred.adopt_reads(coordinator, reads, direction);
+            Ok(())
+        };
+        let deferred = &mut transaction.deferred;
+        if is_unshared { deferred.unshared(adopt) } else { adopt(deferred) }?;
         self.charge_transaction()
     }
 }
