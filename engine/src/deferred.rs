@@ -458,7 +458,7 @@ impl Deferred {
         }
         let mut waits = 0;
         loop {
-            let result = unless_locked(coordinator, taken.attempts_max(), |coordinator| {
+            let result = unless_locked(coordinator, taken.commit_attempts(), |coordinator| {
                 taken.write_all(coordinator, &observations, &scans)
             });
             match result {
@@ -474,7 +474,7 @@ impl Deferred {
         }
     }
 
-    fn attempts_max(&self) -> u32 {
+    fn commit_attempts(&self) -> u32 {
         if self.is_alone { ATTEMPTS_MAX } else { 1 }
     }
 
@@ -501,7 +501,7 @@ impl Deferred {
         if self.ends_in_latest && self.scans.is_empty() {
             self.observations.pop();
         }
-        let attempts_max = self.attempts_max();
+        let attempts_max = self.commit_attempts();
         let scans = std::mem::take(&mut self.scans).into_shared();
         let observations =
             std::mem::take(&mut self.observations).into_runs(|| _ = coordinator.give_way());

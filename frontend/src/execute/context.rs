@@ -5,9 +5,9 @@
 //!
 //! *Not here*: what expressions get from the context (`environment`), folds (`folds`), operators, and when a transaction commits (`transaction`).
 
+mod adopted;
 mod environment;
 mod folds;
-mod helpers;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

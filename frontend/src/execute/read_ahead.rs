@@ -76,10 +76,10 @@ impl ReadAhead {
         let slot = Arc::clone(&self.slot);
         // A worker whose queue is full does not help.
         let _ = cluster.spawn(worker, move |coordinator| {
-            let Some(helper) = Helper::begin(&slot) else { return };
+            let Some(reader) = Reader::begin(&slot) else { return };
             let mut reads = Deferred::new();
             if let Ok(page) = reads.scan(coordinator, table, &range, direction, limit) {
-                helper.end(page, reads);
+                reader.end(page, reads);
             }
         });
     }
@@ -116,10 +116,10 @@ impl ReadAhead {
     }
 }
 
-/// What reads a page.
-struct Helper<'s>(&'s Mutex<Slot>);
+/// A helper that reads a page.
+struct Reader<'s>(&'s Mutex<Slot>);
 
-impl<'s> Helper<'s> {
+impl<'s> Reader<'s> {
     /// None if the page is not needed any more.
     fn begin(slot: &'s Mutex<Slot>) -> Option<Self> {
         let mut asked = lock(slot);
@@ -137,7 +137,7 @@ impl<'s> Helper<'s> {
     }
 }
 
-impl Drop for Helper<'_> {
+impl Drop for Reader<'_> {
     fn drop(&mut self) {
         let mut slot = lock(self.0);
         if matches!(*slot, Slot::Reading) {
@@ -154,22 +154,22 @@ mod tests {
     fn a_page_is_read_by_its_helper_or_by_the_statement() {
         let ahead = ReadAhead::default();
         let is_idle = || matches!(*lock(&ahead.slot), Slot::Idle);
-        assert!(Helper::begin(&ahead.slot).is_none(), "nothing is asked for");
+        assert!(Reader::begin(&ahead.slot).is_none(), "nothing is asked for");
         // The statement comes first.
         *lock(&ahead.slot) = Slot::Asked;
         assert!(matches!(ahead.taken(), Some(Slot::Asked)));
-        assert!(Helper::begin(&ahead.slot).is_none());
+        assert!(Reader::begin(&ahead.slot).is_none());
         // The helper does, and is interrupted.
         *lock(&ahead.slot) = Slot::Asked;
-        let helper = Helper::begin(&ahead.slot).expect("a page is asked for");
+        let reader = Reader::begin(&ahead.slot).expect("a page is asked for");
         assert!(ahead.taken().is_none());
-        drop(helper);
+        drop(reader);
         assert!(is_idle());
         // The helper is given up, and answers late.
         *lock(&ahead.slot) = Slot::Asked;
-        let helper = Helper::begin(&ahead.slot).expect("a page is asked for");
+        let reader = Reader::begin(&ahead.slot).expect("a page is asked for");
         *lock(&ahead.slot) = Slot::Idle;
-        helper.end(Page { rows: gannet_engine::Rows::default(), rest: None }, Deferred::new());
+        reader.end(Page { rows: gannet_engine::Rows::default(), rest: None }, Deferred::new());
         assert!(is_idle());
     }
 }

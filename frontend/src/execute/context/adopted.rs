@@ -1,4 +1,4 @@
-//! Helpers of a running statement: transactions of other workers, whose reads are its own from then on.
+//! What transactions of other workers, the helpers, have read for a running statement: its commit depends on that from then on.
 //!
 //! *Not here*: what they read (`execute/fold/shares`, `execute/read_ahead`).
 
