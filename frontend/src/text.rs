@@ -77,6 +77,7 @@ fn malformed(text: &str, data_type: DataType) -> SqlError {
     SqlError::new("22P02", format!("invalid input syntax for type {name}: \"{text}\""))
 }
 
+/// They are copied many at a time.
 const BLANKS: &str = "                                                                ";
 
 /// A text, padded with blanks to `length` characters.

@@ -50,7 +50,8 @@ pub(super) struct ScanRows<'p> {
     first: Vec<Row>,
     /// Whether at most half of the last page's rows have passed.
     has_few: bool,
-    ahead: ReadAhead,
+    /// Of a range of several pages.
+    ahead: Option<ReadAhead>,
     /// The charge of keys that are not read yet.
     charge: Charge,
 }
@@ -75,7 +76,7 @@ impl<'p> ScanRows<'p> {
             state: State::New,
             first: Vec::new(),
             has_few: false,
-            ahead: ReadAhead::default(),
+            ahead: None,
             charge: Charge::default(),
         }
     }
@@ -102,12 +103,14 @@ impl<'p> ScanRows<'p> {
             self.state = State::Entries(entries.into_iter(), page.rest);
             return Ok(Vec::new());
         }
-        let page = match self.ahead.take((storage, direction), context)? {
+        let ahead = self.ahead.as_ref().map(|ahead| ahead.take((storage, direction), context));
+        let page = match ahead.transpose()?.flatten() {
             Some(page) => page,
             None => context.scan(storage, range, direction, page_rows)?,
         };
         if let Some(rest) = page.rest.clone().filter(|_| page_rows == NEXT_PAGE_ROWS) {
-            self.ahead.ask((storage, rest, direction), page_rows, context);
+            let ahead = self.ahead.get_or_insert_default();
+            ahead.ask((storage, rest, direction), page_rows, context);
         }
         let rows = rows_of_entries(self.scan, index, &page.rows, context)?;
         self.has_few = 2 * rows.len() <= page.rows.len();
