@@ -24,6 +24,7 @@ mod error;
 mod execute;
 mod expression;
 mod fold;
+mod key_map;
 mod memory;
 mod parser;
 mod plan;

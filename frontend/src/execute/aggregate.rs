@@ -5,6 +5,7 @@
 //! row ─ key of its group ─┬─ in memory: each state takes its value
 //!                         └─ else: partition of the key, read when the groups in memory have ended
 //! ```
+//! Groups in memory are found by a hash of their keys, and given in the order of their keys.
 //!
 //! *Not here*: the states (`expression/aggregate`), DISTINCT and ORDER BY inside an aggregate (`distinct`), files
 //! (`partitions`).
@@ -12,14 +13,16 @@
 use std::collections::{BTreeMap, btree_map};
 
 use crate::aside::HELD_BYTES_MAX;
+use crate::encoding::key;
 use crate::error::Failure;
 use crate::execute::context::{KEY_OVERHEAD_BYTES, row_bytes};
 use crate::execute::distinct::{Taken, Values};
-use crate::execute::operator::{Batch, Operator, row_key};
+use crate::execute::operator::{Batch, Operator};
 use crate::execute::partitions::Partitions;
 use crate::execute::{Context, Row};
 use crate::expression::Expression;
 use crate::expression::aggregate::{Aggregate, State};
+use crate::key_map::{Key, KeyMap};
 use crate::memory::Charge;
 use crate::value::Value;
 
@@ -31,7 +34,7 @@ pub(super) struct Aggregation<'p> {
     aggregates: &'p [Aggregate],
     /// Whether the rows of the input are keys and states of parts of groups.
     has_states: bool,
-    groups: btree_map::IntoIter<Vec<u8>, Group>,
+    groups: btree_map::IntoIter<Key, Group>,
     charge: Charge,
     /// For each aggregate with DISTINCT or an order, its values.
     values: Vec<Option<Values<'p>>>,
@@ -140,28 +143,40 @@ impl<'p> Aggregation<'p> {
         input: Box<dyn Operator + 'p>,
         context: &mut Context<'_, '_>,
     ) -> Result<(), Failure> {
-        let mut groups = BTreeMap::new();
+        let mut groups = KeyMap::default();
         let filled = self.fill(&mut groups, input, context);
-        self.groups = groups.into_iter();
-        filled
+        let (mut found, mut sorted) = (groups.into_iter(), BTreeMap::new());
+        let ended = filled.and_then(|()| {
+            found.by_ref().try_for_each(|(key, group)| {
+                sorted.insert(key, group);
+                context.pace()
+            })
+        });
+        match ended {
+            Ok(()) => self.groups = sorted.into_iter(),
+            Err(_) => self.charge.dispose((found, sorted)),
+        }
+        ended
     }
 
     fn fill(
         &mut self,
-        groups: &mut BTreeMap<Vec<u8>, Group>,
+        groups: &mut KeyMap<Group>,
         mut input: Box<dyn Operator + 'p>,
         context: &mut Context<'_, '_>,
     ) -> Result<(), Failure> {
         self.values = self.aggregates.iter().map(Values::new).collect();
         if self.keys.is_empty() {
             // Without GROUP BY there is one row, even for an empty input.
-            groups.insert(row_key(&[]), self.group(Vec::new()));
+            groups.insert_new(&[], self.group(Vec::new()));
         }
+        let (mut keys, mut key) = (Row::new(), Vec::new());
         while let Some(batch) = input.next(context)? {
             for row in batch {
                 context.pace()?;
-                let keys = context.values(self.keys, &row)?;
-                let key = row_key(&keys);
+                context.values_into(&mut keys, self.keys, &row)?;
+                key.clear();
+                keys.iter().for_each(|value| key::push(&mut key, value));
                 if let Some(group) = groups.get_mut(&key) {
                     self.add(&key, group, &row, context)?;
                     continue;
@@ -171,9 +186,9 @@ impl<'p> Aggregation<'p> {
                     self.others.put(&key, &row, context)?;
                     continue;
                 }
-                let mut group = self.group(keys);
+                let mut group = self.group(std::mem::take(&mut keys));
                 self.add(&key, &mut group, &row, context)?;
-                groups.insert(key, group);
+                groups.insert_new(&key, group);
             }
         }
         for number in 0..self.values.len() {

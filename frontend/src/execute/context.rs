@@ -3,16 +3,17 @@
 //! *Invariants*: keys are read before they are written, as the engine requires. All that a statement keeps is charged to the
 //! session's budget. A statement that runs long yields its thread and sees cancellations.
 //!
-//! *Not here*: what expressions get from the context (`environment`), folds (`folds`), operators, and when a transaction commits (`transaction`).
+//! *Not here*: what expressions get from the context (`environment`), folds (`folds`), subqueries (`subqueries`), operators, and when a transaction commits (`transaction`).
 
 mod adopted;
 mod environment;
 mod folds;
+mod subqueries;
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use gannet_engine::{
@@ -23,20 +24,20 @@ use gannet_engine::{
 use crate::aside::Pending;
 use crate::catalog::{Catalog, SeenVersions};
 use crate::database::Database;
-use crate::encoding::key;
 use crate::error::{Failure, SqlError};
+use crate::execute::context::subqueries::Memo;
 use crate::execute::operator::open;
 use crate::execute::pace::Inputs;
 use crate::execute::reserved::cancelled;
 use crate::execute::storages::Created;
 use crate::execute::{Row, Touched, Transaction};
+use crate::expression::Expression;
 use crate::expression::evaluate::{evaluate, hold};
 use crate::expression::function::Facts;
 use crate::expression::pattern::{Compiled, Syntax};
 use crate::expression::set::{SetKey, ValueSet};
-use crate::expression::{Comparison, Expression, SubqueryKind, SubqueryUse, compare};
 use crate::memory::{Budget, Charge};
-use crate::plan::{Node, Subquery};
+use crate::plan::Node;
 use crate::spill::Spill;
 use crate::value::Value;
 
@@ -46,8 +47,6 @@ const WRITTEN_BYTES_MAX: usize = 64 << 20;
 const CHARGE_STEP_BYTES: usize = 4 << 10;
 /// Bytes in memory of a key in a set or map, beside the key's own.
 pub(super) const KEY_OVERHEAD_BYTES: usize = 48;
-/// Cached results of subqueries.
-const MEMO_MAX: usize = 64;
 /// Rows between two checks of the clock.
 const ROWS_BETWEEN_CHECKS: usize = 8;
 /// First wait for another thread's result; every further wait is twice as long.
@@ -110,33 +109,6 @@ pub(crate) struct Context<'c, 's> {
 
 /// A pattern, its syntax, and whether it ignores case.
 type PatternKey = (String, Syntax, bool);
-
-/// The result of a subquery for some arguments.
-struct Memo {
-    arguments: Row,
-    rows: Arc<Rows>,
-}
-
-/// The rows of a subquery.
-#[derive(Default)]
-struct Rows {
-    /// Empty if only the keys are needed.
-    rows: Vec<Row>,
-    /// The first columns as keys, without NULLs, for comparisons with `=`.
-    keys: BTreeSet<Vec<u8>>,
-    /// The least and the greatest first column, for other comparisons; computed on first use.
-    extremes: OnceLock<Option<[Value; 2]>>,
-    count: usize,
-    has_null: bool,
-    charge: Charge,
-}
-
-impl Drop for Rows {
-    fn drop(&mut self) {
-        let keys = std::mem::take(&mut self.keys);
-        self.charge.dispose((keys, std::mem::take(&mut self.rows)));
-    }
-}
 
 impl<'c, 's> Context<'c, 's> {
     pub(crate) fn new(
@@ -468,14 +440,26 @@ impl<'c, 's> Context<'c, 's> {
         expressions: &[Expression],
         row: &[Value],
     ) -> Result<Row, Failure> {
-        let mut held = Charge::default();
         let mut values = Vec::with_capacity(expressions.len());
+        self.values_into(&mut values, expressions, row)?;
+        Ok(values)
+    }
+
+    /// As [`Self::values`], in place of other values.
+    pub(crate) fn values_into(
+        &mut self,
+        values: &mut Row,
+        expressions: &[Expression],
+        row: &[Value],
+    ) -> Result<(), Failure> {
+        let mut held = Charge::default();
+        values.clear();
         for expression in expressions {
             let value = evaluate(expression, row, self)?;
             hold(&mut held, &value, self)?;
             values.push(value);
         }
-        Ok(values)
+        Ok(())
     }
 
     /// Whether a condition, if there is one, holds on a row.
@@ -504,136 +488,11 @@ impl<'c, 's> Context<'c, 's> {
         }
         Ok(rows)
     }
-
-    /// The rows of a subquery; recent arguments' rows come from the cache.
-    fn subquery_rows(&mut self, query: &SubqueryUse, row: &[Value]) -> Result<Arc<Rows>, Failure> {
-        let arguments = self.values(&query.arguments, row)?;
-        let identity = Arc::as_ptr(&query.subquery) as usize;
-        if let Some(memo) = self.memo.get(&identity)
-            && memo.arguments == arguments
-        {
-            return Ok(Arc::clone(&memo.rows));
-        }
-        let found = self.run_subquery(&query.subquery, &query.kind, arguments.clone())?;
-        let rows = Arc::new(found);
-        if self.memo.len() >= MEMO_MAX {
-            self.memo.clear();
-        }
-        self.memo.insert(identity, Memo { arguments, rows: Arc::clone(&rows) });
-        Ok(rows)
-    }
-
-    fn run_subquery(
-        &mut self,
-        subquery: &Subquery,
-        kind: &SubqueryKind,
-        arguments: Row,
-    ) -> Result<Rows, Failure> {
-        let outer = std::mem::replace(&mut self.outer, arguments);
-        let inputs = std::mem::take(&mut self.inputs);
-        let found = self.gather(subquery, kind);
-        self.outer = outer;
-        self.inputs = inputs;
-        found
-    }
-
-    /// As many rows of a subquery as needed.
-    fn gather(&mut self, subquery: &Subquery, kind: &SubqueryKind) -> Result<Rows, Failure> {
-        let enough = match kind {
-            SubqueryKind::Exists => 1,
-            // A second row is the error.
-            SubqueryKind::Scalar => 2,
-            SubqueryKind::Any(..) => usize::MAX,
-        };
-        let mut operator = open(&subquery.node);
-        let mut found = Rows::default();
-        while found.count < enough {
-            let Some(mut batch) = operator.next(self)? else { break };
-            found.count += batch.len();
-            if let SubqueryKind::Any(_, comparison) = kind {
-                found.has_null |= batch.iter().any(|row| row[0].is_null());
-                if *comparison == Comparison::Equal {
-                    for value in batch.iter().map(|row| &row[0]).filter(|value| !value.is_null()) {
-                        self.pace()?;
-                        let key = key_of(value);
-                        if !found.keys.contains(&key) {
-                            found.charge.add(self.budget(), key.len() + KEY_OVERHEAD_BYTES)?;
-                            found.keys.insert(key);
-                        }
-                    }
-                    continue;
-                }
-            }
-            self.keep(&mut found.charge, &batch)?;
-            found.rows.append(&mut batch);
-        }
-        Ok(found)
-    }
-
-    fn any(
-        &mut self,
-        value: &Expression,
-        comparison: Comparison,
-        query: &SubqueryUse,
-        row: &[Value],
-    ) -> Result<Value, Failure> {
-        let value = self.value(value, row)?;
-        let found = self.subquery_rows(query, row)?;
-        if found.count == 0 {
-            return Ok(Value::Boolean(false));
-        }
-        if value.is_null() {
-            return Ok(Value::Null);
-        }
-        let holds = if comparison == Comparison::Equal {
-            found.keys.contains(&key_of(&value))
-        } else {
-            let extremes = match found.extremes.get() {
-                Some(extremes) => extremes,
-                None => {
-                    let extremes = self.extremes(&found.rows)?;
-                    found.extremes.get_or_init(|| extremes)
-                }
-            };
-            // A condition that holds for any value holds for the least or the greatest.
-            let mut extremes = extremes.iter().flatten();
-            extremes.any(|other| comparison.holds(compare(&value, other)))
-        };
-        if holds {
-            return Ok(Value::Boolean(true));
-        }
-        Ok(if found.has_null { Value::Null } else { Value::Boolean(false) })
-    }
-
-    /// The least and the greatest value of the first column, without NULLs.
-    fn extremes(&mut self, rows: &[Row]) -> Result<Option<[Value; 2]>, Failure> {
-        let (mut least, mut greatest): (Option<&Value>, Option<&Value>) = (None, None);
-        for row in rows {
-            self.pace()?;
-            let value = &row[0];
-            if value.is_null() {
-                continue;
-            }
-            if least.is_none_or(|least| compare(value, least).is_lt()) {
-                least = Some(value);
-            }
-            if greatest.is_none_or(|greatest| compare(value, greatest).is_gt()) {
-                greatest = Some(value);
-            }
-        }
-        Ok(least.zip(greatest).map(|(least, greatest)| [least.clone(), greatest.clone()]))
-    }
 }
 
 /// Approximate bytes of a row.
 pub(crate) fn row_bytes(row: &Row) -> usize {
     size_of::<Row>() + row.iter().map(Value::memory_bytes).sum::<usize>()
-}
-
-fn key_of(value: &Value) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    key::push(&mut bytes, value);
-    bytes
 }
 
 #[cfg(test)]

@@ -92,7 +92,7 @@ impl<'p> Values<'p> {
     ) -> Result<Option<Taken>, Failure> {
         if let Some(seen) = &mut self.seen {
             let row = || key.iter().chain(&value).cloned().collect();
-            if !seen.add(distinct, row, context)? {
+            if !seen.add(&distinct, row, context)? {
                 return Ok(None);
             }
         }

@@ -59,7 +59,6 @@ impl<'p> Filtered<'p> {
         rest: KeyRange,
         context: &mut Context<'_, '_>,
     ) -> Option<Self> {
-        let filter = scan.filter.as_ref()?;
         let attempts = match scan.reserves {
             None => ATTEMPTS_MAX,
             // The next ones reserve rows. These come in the order of their keys, so that statements do not wait for each other in a ring.
@@ -68,7 +67,7 @@ impl<'p> Filtered<'p> {
         };
         let is_possible = matches!(scan.access, Access::Full)
             && context.attempt <= attempts
-            && is_portable(filter)
+            && scan.filter.as_ref().is_none_or(is_portable)
             && !context.has_written(scan.table.rows())
             // Rows are handed on before it is known that each has come once.
             && !context.is_unshared(scan.table.rows());
@@ -77,7 +76,7 @@ impl<'p> Filtered<'p> {
         }
         // A value that is an error is perhaps not needed. Whoever reads the rows finds that out.
         let value = &mut |fixed: &_| context.value(fixed, &[]).ok();
-        let program = Program::filter(filter, &scan.missing, last, value)?;
+        let program = Program::filter(scan.filter.as_ref(), &scan.missing, last, value)?;
         let rounds = Rounds::new(scan.table.rows(), program, context);
         Some(Self { scan, rounds, rest: Some(rest) })
     }

@@ -1,165 +1,21 @@
-//! Joins: by lookups in an index for batches of rows, by a hash table, or by comparing all pairs.
+//! Joins by a hash table, or by comparing all pairs.
 //!
 //! ```text
-//! LookupRows   rows on the left ─ batch of keys ─► index of the table on the right     one round trip per batch
-//! JoinRows     rows on the right in memory, by key or as a list ◄─ rows on the left
-//!              too many: both sides go into partitions by key, and each partition is joined by itself
+//! rows on the right in memory, by key or as a list ◄─ rows on the left
+//! too many: both sides go into partitions by key, and each partition is joined by itself
 //! ```
 //!
-//! *Not here*: which join a query uses (`plan/join`), and its files (`partitions`).
-
-use std::collections::BTreeMap;
-
-use gannet_engine::{Direction, KeyRange};
+//! *Not here*: which join a query uses (`plan/join`), its files (`partitions`), and lookups in an index (`lookup`).
 
 use crate::error::Failure;
 use crate::execute::context::{KEY_OVERHEAD_BYTES, row_bytes};
 use crate::execute::operator::{Batch, Operator, open, row_key};
 use crate::execute::partitions::{Partitions, Sides};
-use crate::execute::scan::{key_range, points, rows_of_entries};
-use crate::execute::{BATCH_ROWS, Context, Row};
-use crate::expression::Expression;
+use crate::execute::{Context, Row};
+use crate::key_map::KeyMap;
 use crate::memory::Charge;
-use crate::plan::{Access, IndexRange, Join, Scan};
+use crate::plan::Join;
 use crate::value::Value;
-
-/// Rows on the left whose partners are looked up in one round trip.
-const LOOKUP_ROWS: usize = 256;
-/// Points in one round trip, unless one row needs more.
-const LOOKUP_POINTS: usize = 10_000;
-
-/// Joins each row on the left with the rows of a table that an index finds.
-pub(super) struct LookupRows<'p> {
-    left: Box<dyn Operator + 'p>,
-    scan: &'p Scan,
-    keep_left: bool,
-    condition: Option<&'p Expression>,
-    /// Rows on the left that are not joined yet.
-    pending: std::vec::IntoIter<Row>,
-    /// The row that is being joined by a range.
-    current: Option<InRange>,
-}
-
-/// A row on the left, and the remaining range of its partners.
-struct InRange {
-    row: Row,
-    rest: Option<KeyRange>,
-    matched: bool,
-}
-
-impl<'p> LookupRows<'p> {
-    pub(super) fn new(
-        left: Box<dyn Operator + 'p>,
-        scan: &'p Scan,
-        keep_left: bool,
-        condition: Option<&'p Expression>,
-    ) -> Self {
-        let pending = Vec::new().into_iter();
-        Self { left, scan, keep_left, condition, pending, current: None }
-    }
-
-    /// Joins a row on the left with some on the right. Tells whether any pair satisfies the condition.
-    fn join(
-        &self,
-        left: &Row,
-        right: Vec<Row>,
-        joined: &mut Batch,
-        context: &mut Context<'_, '_>,
-    ) -> Result<bool, Failure> {
-        let mut matched = false;
-        for right in right {
-            context.pace()?;
-            let row = [left.as_slice(), &right].concat();
-            if context.holds(self.condition, &row)? {
-                matched = true;
-                joined.push(row);
-            }
-        }
-        Ok(matched)
-    }
-
-    /// Adds the row on the left without a partner, if the join includes such rows.
-    fn alone(&self, mut row: Row, joined: &mut Batch) {
-        if self.keep_left {
-            row.resize(row.len() + self.scan.table.columns.len(), Value::Null);
-            joined.push(row);
-        }
-    }
-
-    /// Joins the next rows by points: combinations of values of the key columns.
-    fn join_points(
-        &mut self,
-        columns: &[Vec<Expression>],
-        joined: &mut Batch,
-        context: &mut Context<'_, '_>,
-    ) -> Result<(), Failure> {
-        let each = columns.iter().map(Vec::len).product::<usize>().max(1);
-        let count = (LOOKUP_POINTS / each).clamp(1, LOOKUP_ROWS);
-        let left: Vec<Row> = self.pending.by_ref().take(count).collect();
-        let rows: Vec<&[Value]> = left.iter().map(Vec::as_slice).collect();
-        let found = points(self.scan, &rows, context)?;
-        for (left, right) in left.into_iter().zip(found) {
-            context.pace()?;
-            if !self.join(&left, right, joined, context)? {
-                self.alone(left, joined);
-            }
-        }
-        Ok(())
-    }
-
-    /// Joins the next row, or a part of its partners, by a range.
-    fn join_range(
-        &mut self,
-        range: &IndexRange,
-        joined: &mut Batch,
-        context: &mut Context<'_, '_>,
-    ) -> Result<(), Failure> {
-        let mut current = match self.current.take() {
-            Some(current) => current,
-            None => {
-                let Some(row) = self.pending.next() else { return Ok(()) };
-                let rest = key_range(range, &row, context)?;
-                InRange { row, rest, matched: false }
-            }
-        };
-        if let Some(keys) = current.rest.take() {
-            let storage = range.index.storage(&self.scan.table);
-            let page = context.scan(storage, &keys, Direction::Ascending, BATCH_ROWS)?;
-            let right = rows_of_entries(self.scan, range.index, &page.rows, context)?;
-            current.matched |= self.join(&current.row, right, joined, context)?;
-            current.rest = page.rest;
-        }
-        match (&current.rest, current.matched) {
-            (Some(_), _) => self.current = Some(current),
-            (None, true) => {}
-            (None, false) => self.alone(current.row, joined),
-        }
-        Ok(())
-    }
-}
-
-impl Operator for LookupRows<'_> {
-    fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
-        let mut joined = Batch::default();
-        while !joined.is_full() {
-            if self.current.is_none() && self.pending.len() == 0 {
-                match self.left.next(context)? {
-                    Some(left) => self.pending = left.into_iter(),
-                    None => break,
-                }
-            }
-            let scan = self.scan;
-            match &scan.access {
-                Access::Points { columns, .. } => {
-                    self.join_points(columns, &mut joined, context)?
-                }
-                Access::Range(range) => self.join_range(range, &mut joined, context)?,
-                Access::Full => break,
-            }
-        }
-        Ok(joined.rows())
-    }
-}
 
 /// A join with the right side in memory. If the right side does not fit and the join has keys, both sides go into partitions,
 /// and each partition is joined by itself.
@@ -177,23 +33,48 @@ pub(super) struct JoinRows<'p> {
     others: Partitions,
 }
 
-/// A row on the left, and the number of its partners that were compared.
+/// A row on the left, and the next row on the right that it is compared with.
 struct Pairing {
     row: Row,
-    /// None in a nested loop.
-    key: Option<Vec<u8>>,
-    place: usize,
+    next: Option<usize>,
     matched: bool,
 }
 
 #[derive(Default)]
 struct Right {
-    rows: Vec<Row>,
-    /// Whether each row has found a partner.
-    matched: Vec<bool>,
-    /// The rows with a key; empty for a nested loop.
-    by_key: BTreeMap<Vec<u8>, Vec<usize>>,
+    rows: Vec<RightRow>,
+    /// The first and the last row with a key; empty for a nested loop.
+    by_key: KeyMap<(usize, usize)>,
     charge: Charge,
+}
+
+struct RightRow {
+    row: Row,
+    /// The next row with the same key; in a nested loop the next one.
+    next: Option<usize>,
+    /// Whether it has found a partner.
+    matched: bool,
+}
+
+impl Right {
+    /// Adds a row, whose key is none in a nested loop.
+    fn add(&mut self, key: Option<&[u8]>, row: Row) {
+        let number = self.rows.len();
+        let before = match key {
+            None => number.checked_sub(1),
+            Some(key) => match self.by_key.get_mut(key) {
+                Some((_, last)) => Some(std::mem::replace(last, number)),
+                None => {
+                    self.by_key.insert_new(key, (number, number));
+                    None
+                }
+            },
+        };
+        if let Some(before) = before {
+            self.rows[before].next = Some(number);
+        }
+        self.rows.push(RightRow { row, next: None, matched: false });
+    }
 }
 
 impl Drop for Right {
@@ -227,39 +108,48 @@ impl<'p> JoinRows<'p> {
     ) -> Result<(), Failure> {
         if self.join.keys.is_empty() {
             right.charge.add(context.budget(), row_bytes(&row))?;
-        } else if let Some(key) = self.key(&row, false, context)? {
-            let bytes = row_bytes(&row) + key.len() + KEY_OVERHEAD_BYTES;
-            if !self.others.fits(&mut right.charge, bytes, context)? {
-                let rows = std::mem::take(&mut right.rows);
-                *right = Right::default();
-                for row in rows {
-                    if let Some(key) = self.key(&row, false, context)? {
-                        self.others.put_side(&key, row, true, context)?;
-                    }
-                }
-                return self.others.put_side(&key, row, true, context);
-            }
-            right.by_key.entry(key).or_default().push(right.rows.len());
-        } else {
-            self.alone_right(&row, joined);
+            right.add(None, row);
             return Ok(());
         }
-        right.rows.push(row);
-        right.matched.push(false);
-        Ok(())
-    }
-
-    /// Begins to join a row on the left, or puts it into its partition.
-    fn take_left(&mut self, row: Row, context: &mut Context<'_, '_>) -> Result<(), Failure> {
-        let has_keys = !self.join.keys.is_empty();
-        let key = if has_keys { self.key(&row, true, context)? } else { None };
-        match key {
-            Some(key) if !self.others.is_empty() => self.others.put_side(&key, row, false, context),
-            key => {
-                self.current = Some(Pairing { row, key, place: 0, matched: false });
-                Ok(())
+        let Some(key) = self.key(&row, false, context)? else {
+            self.alone_right(&row, joined);
+            return Ok(());
+        };
+        let bytes = row_bytes(&row) + key.len() + KEY_OVERHEAD_BYTES;
+        if self.others.fits(&mut right.charge, bytes, context)? {
+            right.add(Some(&key), row);
+            return Ok(());
+        }
+        let rows = std::mem::take(&mut right.rows);
+        *right = Right::default();
+        for RightRow { row, .. } in rows {
+            if let Some(key) = self.key(&row, false, context)? {
+                self.others.put_side(&key, row, true, context)?;
             }
         }
+        self.others.put_side(&key, row, true, context)
+    }
+
+    /// Begins to join a row on the left, or puts it into its partition. All rows on the right were taken.
+    fn take_left(
+        &mut self,
+        row: Row,
+        right: &Right,
+        context: &mut Context<'_, '_>,
+    ) -> Result<(), Failure> {
+        let next = if self.join.keys.is_empty() {
+            (!right.rows.is_empty()).then_some(0)
+        } else {
+            match self.key(&row, true, context)? {
+                Some(key) if !self.others.is_empty() => {
+                    return self.others.put_side(&key, row, false, context);
+                }
+                Some(key) => right.by_key.get(&key).map(|(first, _)| *first),
+                None => None,
+            }
+        };
+        self.current = Some(Pairing { row, next, matched: false });
+        Ok(())
     }
 
     /// Adds the row on the right without a partner, if the join includes such rows.
@@ -296,24 +186,20 @@ impl<'p> JoinRows<'p> {
         joined: &mut Batch,
         context: &mut Context<'_, '_>,
     ) -> Result<(), Failure> {
-        let partners: Option<&[usize]> = match &pairing.key {
-            _ if self.join.keys.is_empty() => None,
-            Some(key) => Some(right.by_key.get(key).map_or(&[], Vec::as_slice)),
-            None => Some(&[]),
-        };
-        let count = partners.map_or(right.rows.len(), <[usize]>::len);
-        while pairing.place < count && !joined.is_full() {
+        while let Some(number) = pairing.next
+            && !joined.is_full()
+        {
             context.pace()?;
-            let number = partners.map_or(pairing.place, |partners| partners[pairing.place]);
-            pairing.place += 1;
-            let row = [pairing.row.as_slice(), &right.rows[number]].concat();
+            let partner = &mut right.rows[number];
+            pairing.next = partner.next;
+            let row = [pairing.row.as_slice(), &partner.row].concat();
             if context.holds(self.join.condition.as_ref(), &row)? {
-                right.matched[number] = true;
+                partner.matched = true;
                 pairing.matched = true;
                 joined.push(row);
             }
         }
-        if pairing.place < count {
+        if pairing.next.is_some() {
             self.current = Some(pairing);
         } else if !pairing.matched && self.join.keep_left {
             let mut row = pairing.row;
@@ -331,13 +217,13 @@ impl<'p> JoinRows<'p> {
         context: &mut Context<'_, '_>,
     ) -> Result<bool, Failure> {
         while self.join.keep_right
-            && let Some(row) = right.rows.get(self.rest)
+            && let Some(RightRow { row, matched, .. }) = right.rows.get(self.rest)
         {
             context.pace()?;
             if joined.is_full() {
                 return Ok(false);
             }
-            if !right.matched[self.rest] {
+            if !matched {
                 self.alone_right(row, joined);
             }
             self.rest += 1;
@@ -358,7 +244,7 @@ impl<'p> JoinRows<'p> {
                 context.pace()?;
                 match self.pending.1 {
                     true => self.take_right(row, right, &mut joined, context)?,
-                    false => self.take_left(row, context)?,
+                    false => self.take_left(row, right, context)?,
                 }
             } else if !self.input_done {
                 context.check_cancel()?;

@@ -1,7 +1,7 @@
 //! Executes plans inside a coroutine of the engine.
 //!
 //! ```text
-//! scan  operator  join  sort  sets
+//! scan  operator  join  lookup  sort  sets
 //! aggregate  fold  distinct  window          rows: each operator gives batches
 //! runs                                 merges sorted rows, in memory and in files
 //! partitions                           rows in files by the hash of a key
@@ -38,6 +38,7 @@ mod fold;
 mod gather;
 mod join;
 pub(crate) mod load;
+mod lookup;
 pub(crate) mod online;
 pub(crate) mod operator;
 mod pace;

@@ -16,7 +16,8 @@ use crate::error::{Failure, SqlError};
 use crate::execute::aggregate::Aggregation;
 use crate::execute::context::row_bytes;
 use crate::execute::fold::Folded;
-use crate::execute::join::{JoinRows, LookupRows};
+use crate::execute::join::JoinRows;
+use crate::execute::lookup::LookupRows;
 use crate::execute::pace::Paced;
 use crate::execute::partitions::Seen;
 use crate::execute::scan::{CountRow, ScanRows};
@@ -459,7 +460,7 @@ impl Operator for Distinct<'_> {
                 for row in batch {
                     context.pace()?;
                     let key = row_key(&row[..self.columns]);
-                    if !self.seen.contains(&key) && self.seen.add(key, || row.clone(), context)? {
+                    if !self.seen.contains(&key) && self.seen.add(&key, || row.clone(), context)? {
                         given.push(row);
                     }
                 }

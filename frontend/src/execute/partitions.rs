@@ -14,7 +14,7 @@
 //!
 //! *Not here*: what operators do with the rows (`aggregate`, `distinct`, `join`, `sets`).
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
@@ -23,6 +23,7 @@ use crate::execute::context::KEY_OVERHEAD_BYTES;
 use crate::execute::gather::Writer;
 use crate::execute::operator::Operator;
 use crate::execute::{Context, Row};
+use crate::key_map::KeyMap;
 use crate::memory::Charge;
 use crate::spill::SpillFile;
 use crate::value::Value;
@@ -122,7 +123,7 @@ impl Partitions {
 /// A set of keys, and the rows whose keys do not fit.
 #[derive(Default)]
 pub(super) struct Seen {
-    keys: BTreeSet<Vec<u8>>,
+    keys: KeyMap<()>,
     charge: Charge,
     others: Partitions,
 }
@@ -136,15 +137,15 @@ impl Seen {
     /// Adds a new key, and tells whether it is new. A key that does not fit counts as not new: its row goes to a file.
     pub(super) fn add(
         &mut self,
-        key: Vec<u8>,
+        key: &[u8],
         row: impl FnOnce() -> Row,
         context: &mut Context<'_, '_>,
     ) -> Result<bool, Failure> {
         if !self.others.fits(&mut self.charge, key.len() + KEY_OVERHEAD_BYTES, context)? {
-            self.others.put(&key, &row(), context)?;
+            self.others.put(key, &row(), context)?;
             return Ok(false);
         }
-        self.keys.insert(key);
+        self.keys.insert_new(key, ());
         Ok(true)
     }
 

@@ -3,15 +3,16 @@
 //! ```text
 //! Points   keys ─ batch ─► rows           one round trip per batch
 //! Range    page ─► page ─► ...            one round trip per page; entries of an index need another one for their rows
-//!              └─► rows that pass ─► ...  if the first page of a whole table, or of a large part of it, has few of them (`filtered`)
+//!              └─► rows that pass ─► ...  if the first page of a whole table, or of a large part of it, has few of them, or if there are
+//!                                         several pages of a whole table, and nobody sees their order (`filtered`)
 //! ```
 //!
 //! *Not here*: the choice of the access (`plan/access`).
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Bound;
 
-use gannet_engine::{Direction, KeyRange, KeyValue, Rows, TableId, TableKey};
+use gannet_engine::{Direction, KeyRange, KeyValue, Rows, TableKey};
 
 use crate::catalog::Index;
 use crate::encoding::key;
@@ -50,6 +51,8 @@ pub(super) struct ScanRows<'p> {
     first: Vec<Row>,
     /// Whether at most half of the last page's rows have passed.
     has_few: bool,
+    /// Whether the rows may come from the primaries in no order, when several pages were read.
+    in_any_order: bool,
     /// Of a range of several pages.
     ahead: Option<ReadAhead>,
     /// The charge of keys that are not read yet.
@@ -76,6 +79,7 @@ impl<'p> ScanRows<'p> {
             state: State::New,
             first: Vec::new(),
             has_few: false,
+            in_any_order: scan.in_any_order,
             ahead: None,
             charge: Charge::default(),
         }
@@ -109,6 +113,12 @@ impl<'p> ScanRows<'p> {
             None => context.scan(storage, range, direction, page_rows)?,
         };
         if let Some(rest) = page.rest.clone().filter(|_| page_rows == NEXT_PAGE_ROWS) {
+            if std::mem::take(&mut self.in_any_order)
+                && let Some(filtered) = Filtered::new(self.scan, &rest, context)
+            {
+                self.state = State::Filtered(Box::new(filtered));
+                return rows_of_entries(self.scan, index, &page.rows, context);
+            }
             let ahead = self.ahead.get_or_insert_default();
             ahead.ask((storage, rest, direction), page_rows, context);
         }
@@ -243,9 +253,11 @@ impl Operator for ScanRows<'_> {
                 }
                 State::New => match &self.scan.access {
                     Access::Points { index, columns } => {
-                        let storage = index.storage(&self.scan.table);
-                        let keys = point_keys(columns, storage, &[], context)?;
-                        let keys = self.distinct(keys, context)?;
+                        let table = index.storage(&self.scan.table);
+                        let mut points = PointKeys::new();
+                        points.fill(columns, &[], context)?;
+                        let key = |key: &[u8]| TableKey { table, key: key.to_vec() };
+                        let keys = self.distinct(points.iter().map(key).collect(), context)?;
                         self.points(keys.into_iter(), context)?
                     }
                     Access::Range(range) => match key_range(range, &[], context)? {
@@ -356,40 +368,8 @@ pub(super) fn after(mut key: Vec<u8>) -> Vec<u8> {
     key
 }
 
-/// For each row on the left, the rows that an access with points finds.
-pub(super) fn points(
-    scan: &Scan,
-    left: &[&[Value]],
-    context: &mut Context<'_, '_>,
-) -> Result<Vec<Vec<Row>>, Failure> {
-    let Access::Points { index, columns } = &scan.access else { return Ok(Vec::new()) };
-    // Each key is read once, even if several rows need it.
-    let storage = index.storage(&scan.table);
-    let mut numbers: BTreeMap<TableKey, usize> = BTreeMap::new();
-    let mut wanted = Vec::with_capacity(left.len());
-    for row in left {
-        context.pace()?;
-        let mut own = Vec::new();
-        for key in point_keys(columns, storage, row, context)? {
-            let count = numbers.len();
-            own.push(*numbers.entry(key).or_insert(count));
-        }
-        own.sort_unstable();
-        own.dedup();
-        wanted.push(own);
-    }
-    let none = TableKey { table: storage, key: Vec::new() };
-    let mut keys = vec![none; numbers.len()];
-    for (key, number) in numbers {
-        keys[number] = key;
-    }
-    let rows = rows_at(scan, *index, &keys, context)?;
-    let of_row = |own: Vec<usize>| own.into_iter().filter_map(|n| rows[n].clone()).collect();
-    Ok(wanted.into_iter().map(of_row).collect())
-}
-
 /// The rows that keys of an index lead to, if they pass the filter.
-fn rows_at(
+pub(super) fn rows_at(
     scan: &Scan,
     index: IndexChoice,
     keys: &[TableKey],
@@ -435,35 +415,56 @@ fn primary_of_row(scan: &Scan, key: &[u8]) -> PrimaryBytes {
     if scan.with_key { key.to_vec() } else { Vec::new() }
 }
 
-/// The keys of an access with points, for one row on the left; none for NULLs.
-fn point_keys(
-    columns: &[Vec<Expression>],
-    table: TableId,
-    row: &[Value],
-    context: &mut Context<'_, '_>,
-) -> Result<Vec<TableKey>, Failure> {
-    let mut keys = vec![TableKey { table, key: Vec::new() }];
-    for list in columns {
-        if let ([expression], [key]) = (&list[..], &mut keys[..]) {
-            match context.value(expression, row)? {
-                Value::Null => keys.clear(),
-                value => key::push(&mut key.key, &value),
-            }
-            continue;
-        }
-        let values = context.values(list, row)?;
-        let mut longer = Vec::with_capacity(keys.len() * values.len());
-        for start in &keys {
-            for value in values.iter().filter(|value| !value.is_null()) {
-                context.pace()?;
-                let mut key = start.clone();
-                key::push(&mut key.key, value);
-                longer.push(key);
-            }
-        }
-        keys = longer;
+/// Keys, one after another.
+pub(super) struct PointKeys {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl PointKeys {
+    pub(super) fn new() -> Self {
+        Self { bytes: Vec::new(), ends: Vec::new() }
     }
-    Ok(keys)
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(&0).chain(&self.ends);
+        starts.zip(&self.ends).map(|(start, end)| &self.bytes[*start..*end])
+    }
+
+    /// Takes the keys of an access with points in place of others, for one row on the left; none for NULLs.
+    pub(super) fn fill(
+        &mut self,
+        columns: &[Vec<Expression>],
+        row: &[Value],
+        context: &mut Context<'_, '_>,
+    ) -> Result<(), Failure> {
+        self.bytes.clear();
+        self.ends.clear();
+        self.ends.push(0);
+        for list in columns {
+            if let ([expression], [_]) = (&list[..], &self.ends[..]) {
+                let value = context.value(expression, row)?;
+                self.ends.clear();
+                if !value.is_null() {
+                    key::push(&mut self.bytes, &value);
+                    self.ends.push(self.bytes.len());
+                }
+                continue;
+            }
+            let values = context.values(list, row)?;
+            let mut longer = Self::new();
+            for start in self.iter() {
+                for value in values.iter().filter(|value| !value.is_null()) {
+                    context.pace()?;
+                    longer.bytes.extend_from_slice(start);
+                    key::push(&mut longer.bytes, value);
+                    longer.ends.push(longer.bytes.len());
+                }
+            }
+            *self = longer;
+        }
+        Ok(())
+    }
 }
 
 /// The keys of a range; None if a NULL makes it empty.

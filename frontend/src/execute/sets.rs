@@ -6,13 +6,14 @@
 //!
 //! *Not here*: DISTINCT (`operator`), and partitions (`partitions`).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use crate::error::Failure;
 use crate::execute::context::KEY_OVERHEAD_BYTES;
 use crate::execute::operator::{Operator, open, row_key};
 use crate::execute::partitions::{Partitions, Sides};
 use crate::execute::{Context, Row};
+use crate::key_map::KeyMap;
 use crate::memory::Charge;
 use crate::plan::{Node, SetOperation};
 
@@ -45,7 +46,7 @@ pub(super) struct SetRows<'p> {
     operation: SetOperation,
     input: Sides<'p>,
     /// How often each row occurs on the right, minus those used up by rows on the left.
-    counts: BTreeMap<Vec<u8>, usize>,
+    counts: KeyMap<usize>,
     charge: Charge,
     /// Rows whose keys do not fit into memory.
     others: Partitions,
@@ -63,7 +64,7 @@ impl<'p> SetRows<'p> {
     pub(super) fn new(operation: SetOperation, left: &'p Node, right: &'p Node) -> Self {
         let input = Sides::new(open(left), open(right));
         let (charge, others) = (Charge::default(), Partitions::default());
-        Self { operation, input, counts: BTreeMap::new(), charge, others }
+        Self { operation, input, counts: KeyMap::default(), charge, others }
     }
 
     fn found(
@@ -99,7 +100,7 @@ impl<'p> SetRows<'p> {
         if !self.others.fits(&mut self.charge, key.len() + KEY_OVERHEAD_BYTES, context)? {
             return Ok(Found::Unknown);
         }
-        self.counts.insert(key.to_vec(), 1);
+        self.counts.insert_new(key, 1);
         Ok(if is_right { Found::LeftOut } else { Found::Given })
     }
 }

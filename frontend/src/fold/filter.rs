@@ -34,20 +34,25 @@ pub(super) struct SentFilter {
     after: Vec<u8>,
     wanted: Vec<bool>,
     missing: Vec<u8>,
-    filter: Vec<Step>,
+    filter: Option<Vec<Step>>,
 }
 
 impl SentFilter {
     /// As [`super::Program::filter`].
     pub(super) fn new(
-        filter: &Expression,
+        filter: Option<&Expression>,
         missing: &[Value],
         after: &[u8],
         value: &mut impl FnMut(&Expression) -> Option<Value>,
     ) -> Option<Self> {
         let mut wanted = vec![false; missing.len()];
-        filter.for_each_column(&mut |column| wanted[column] = true);
-        let filter = steps_of(filter, value)?;
+        if let Some(filter) = filter {
+            filter.for_each_column(&mut |column| wanted[column] = true);
+        }
+        let filter = match filter {
+            Some(filter) => Some(steps_of(filter, value)?),
+            None => None,
+        };
         Some(Self { after: after.to_vec(), wanted, missing: row::encode(missing), filter })
     }
 
@@ -57,7 +62,10 @@ impl SentFilter {
         Some(Filtering {
             after: self.after,
             wanted: Wanted::Some(self.wanted),
-            filter: expression_of(self.filter, missing.len())?,
+            filter: match self.filter {
+                Some(steps) => Some(expression_of(steps, missing.len())?),
+                None => None,
+            },
             missing,
             rows: Rows::default(),
             values: Vec::new(),
@@ -71,7 +79,7 @@ pub(crate) struct Filtering {
     after: Vec<u8>,
     wanted: Wanted,
     missing: Vec<Value>,
-    filter: Expression,
+    filter: Option<Expression>,
     rows: Rows,
     /// The present row.
     values: Vec<Value>,
@@ -82,6 +90,7 @@ impl Filtering {
     /// Whether a row passes, or may.
     fn passes(&mut self, bytes: &[u8]) -> bool {
         let Self { wanted, missing, filter, rows, values, .. } = self;
+        let Some(filter) = filter else { return true };
         row::decode_into(bytes, wanted, missing, values).is_err()
             || holds(filter, values, rows).unwrap_or(true)
     }
@@ -158,7 +167,7 @@ mod tests {
             _ => None,
         };
         let missing = [Value::Null, Value::Text("missing".to_owned())];
-        read(&Program::filter(&filter, &missing, after, &mut value).unwrap()).unwrap()
+        read(&Program::filter(Some(&filter), &missing, after, &mut value).unwrap()).unwrap()
     }
 
     fn value(number: i64, text_bytes: usize) -> Vec<u8> {

@@ -1,7 +1,5 @@
 //! Runs a program at a primary, row by row, on the worker's own thread.
 
-use std::collections::BTreeMap;
-
 use gannet_engine::FoldProgram;
 
 use crate::encoding::{key, row};
@@ -11,6 +9,7 @@ use crate::expression::evaluate::{evaluate, holds};
 use crate::fold::environment::Rows;
 use crate::fold::partial::{Answer, row_of};
 use crate::fold::program::{Groups, Program};
+use crate::key_map::KeyMap;
 use crate::value::Value;
 
 /// Bytes of groups from which on a result is full.
@@ -39,7 +38,7 @@ struct Running {
     key: Vec<u8>,
     groups: Vec<Group>,
     /// Their places by their keys.
-    numbers: BTreeMap<Vec<u8>, usize>,
+    numbers: KeyMap<usize>,
     group_bytes: usize,
     is_given_up: bool,
 }
@@ -58,7 +57,7 @@ impl Running {
             keys: Vec::new(),
             key: Vec::new(),
             groups: Vec::new(),
-            numbers: BTreeMap::new(),
+            numbers: KeyMap::default(),
             group_bytes: 0,
             is_given_up: false,
         }
@@ -87,7 +86,7 @@ impl Running {
             let states = program.aggregates.iter().map(State::new).collect();
             groups.push(Group { keys: std::mem::take(keys), states });
             *group_bytes += 2 * key.len() + size_of::<Value>() * program.aggregates.len();
-            numbers.insert(key.clone(), groups.len() - 1);
+            numbers.insert_new(key, groups.len() - 1);
             groups.len() - 1
         });
         for (aggregate, state) in program.aggregates.iter().zip(&mut groups[number].states) {

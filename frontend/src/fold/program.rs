@@ -84,9 +84,9 @@ impl Program {
         Sent::Groups(SentGroups { wanted, missing, filter, keys, aggregates }).bytes()
     }
 
-    /// The bytes of a program for the rows that have greater keys than `after` and pass a filter; `None` as of [`Self::groups`].
+    /// The bytes of a program for the rows that have greater keys than `after` and pass a filter, if there is one; `None` as of [`Self::groups`].
     pub(crate) fn filter(
-        filter: &Expression,
+        filter: Option<&Expression>,
         missing: &[Value],
         after: &[u8],
         value: &mut impl FnMut(&Expression) -> Option<Value>,

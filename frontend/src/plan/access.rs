@@ -46,7 +46,8 @@ pub(super) fn choose(
     outside: &impl Fn(usize) -> bool,
     order: &[SortKey],
 ) -> Chosen {
-    let conditions: Vec<Expression> = conditions.into_iter().map(as_list).collect();
+    let conditions: Vec<Expression> =
+        conditions.into_iter().map(|condition| as_list(condition, is_own)).collect();
     let known = known_columns(table, &conditions, is_own, outside);
     let ready = (0..table.indexes.len()).filter(|number| table.indexes[*number].ready);
     let secondary = ready.map(IndexChoice::Secondary);
@@ -77,25 +78,28 @@ pub(super) fn choose(
     chosen
 }
 
-/// `a = 1 OR a = 2` as `a IN (1, 2)`.
-fn as_list(condition: Expression) -> Expression {
+/// `a = 1 OR a = 2` as `a IN (1, 2)`, where `a` is a column of the table itself.
+fn as_list(condition: Expression, is_own: &impl Fn(usize) -> Option<usize>) -> Expression {
     let Expression::Or(parts) = &condition else { return condition };
-    let mut column = None;
-    let mut values = Vec::with_capacity(parts.len());
-    for part in parts {
-        let Expression::Compare(Comparison::Equal, left, right) = part else { return condition };
-        if !matches!(**left, Expression::Column(_)) || !right.is_fixed() {
-            return condition;
-        }
-        if column.get_or_insert(left) != &left {
-            return condition;
-        }
-        values.push((**right).clone());
-    }
-    match column {
-        Some(column) => Expression::In(column.clone(), values, KeptId::new()),
-        None => condition,
-    }
+    let Some(Expression::Compare(_, left, right)) = parts.first() else { return condition };
+    let is_own = |side: &Expression| match side {
+        Expression::Column(column) => is_own(*column).is_some(),
+        _ => false,
+    };
+    let list = [left, right].into_iter().filter(|side| is_own(side)).find_map(|column| {
+        let value = |part: &Expression| match part {
+            Expression::Compare(Comparison::Equal, left, right) if left == column => {
+                Some((**right).clone())
+            }
+            Expression::Compare(Comparison::Equal, left, right) if right == column => {
+                Some((**left).clone())
+            }
+            _ => None,
+        };
+        let values = parts.iter().map(value).collect::<Option<Vec<_>>>()?;
+        Some(Expression::In(column.clone(), values, KeptId::new()))
+    });
+    list.unwrap_or(condition)
 }
 
 fn known_columns(

@@ -233,7 +233,19 @@ impl Builder<'_> {
         let missing = table.missing_values()?;
         let filter = Expression::all(filter);
         let (whole, with_key, reserves) = (None, false, None);
-        Ok(Scan { table, alias, access, whole, filter, wanted, missing, with_key, reserves })
+        let in_any_order = false;
+        Ok(Scan {
+            table,
+            alias,
+            access,
+            whole,
+            filter,
+            wanted,
+            missing,
+            with_key,
+            reserves,
+            in_any_order,
+        })
     }
 
     /// Joins a relation with the rows so far.

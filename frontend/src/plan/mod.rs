@@ -212,6 +212,8 @@ pub(crate) struct Scan {
     pub(crate) with_key: bool,
     /// Whether its rows are reserved.
     pub(crate) reserves: Option<Reserve>,
+    /// Whether nobody sees the order of its rows.
+    pub(crate) in_any_order: bool,
 }
 
 /// Groups and aggregates of a full scan, or of a range that may have a large part of the table's rows.
@@ -450,6 +452,18 @@ impl Node {
             is_there |= input.reserve(how, of)?;
         }
         Ok(is_there)
+    }
+
+    /// Has full scans give their rows in any order, as nobody sees the order of the node's rows.
+    fn set_in_any_order(&mut self) {
+        match self {
+            Self::Scan(scan) => scan.in_any_order = true,
+            // Which rows these give is a matter of their order.
+            Self::Limit { .. } | Self::Sort { limit: Some(_), .. } => {}
+            // Rows of both sides that belong together often have keys in one order, and then lie side by side in memory.
+            Self::Join(_) => {}
+            node => node.inputs_mut().into_iter().for_each(Self::set_in_any_order),
+        }
     }
 
     /// The node's own expressions.

@@ -18,7 +18,7 @@ use sqlparser::ast::{
 
 use crate::error::SqlError;
 use crate::expression::Expression;
-use crate::expression::aggregate::Aggregate;
+use crate::expression::aggregate::{Aggregate, Kind};
 use crate::plan::array::ordered;
 use crate::plan::bind::{Binder, alias_of, name_of, names_of};
 use crate::plan::grouping::replace_groups;
@@ -516,7 +516,13 @@ fn aggregated(input: Node, keys: Vec<(Expression, DataType)>, aggregates: Vec<Ag
         Node::Scan(scan) if have_one_form && Fold::is_possible(&scan, &keys, &aggregates) => {
             Node::Fold(Box::new(Fold::new(*scan, keys, aggregates)))
         }
-        input => Node::Aggregate { input: Box::new(input), keys, aggregates },
+        mut input => {
+            let shows_order = |kind| matches!(kind, Kind::Join | Kind::Collect);
+            if !aggregates.iter().any(|aggregate| shows_order(aggregate.kind)) {
+                input.set_in_any_order();
+            }
+            Node::Aggregate { input: Box::new(input), keys, aggregates }
+        }
     }
 }
 

@@ -1,7 +1,8 @@
-//! Sessions: parameters, COPY, limits, filters, cancelling, cached plans and catalogs, yielding of threads, and lost nodes.
+//! Sessions: parameters, COPY, limits, filters, joins, cancelling, cached plans and catalogs, yielding of threads, and lost nodes.
 
 mod budget;
 mod filtered;
+mod joins;
 mod loads;
 mod lost;
 mod read_ahead;
