@@ -4,7 +4,8 @@
 //! key ─ XXH3 with a random seed ─┬─ some bits: the part, of one or 64
 //!                                └─ the others: the place in the part
 //! ```
-//! A table that grows moves its entries at once. So a large map has many parts, which grow one by one: none holds the thread for a millisecond.
+//! A table that grows moves its entries at once. So a large map has many parts, which grow one by one, and hold the thread 64 times as often for a
+//! 64th of the time: of a million keys 15,000 move at once.
 //!
 //! *Invariants*: the seed is drawn once for a process, so that nobody chooses keys that fall into one place. Nothing that a statement returns
 //! depends on the order of the entries.
@@ -30,7 +31,7 @@ pub(crate) type Key = SmallVec<[u8; 24]>;
 
 /// Values by keys, which are byte strings.
 pub(crate) struct KeyMap<V> {
-    /// None while the map is empty, then one or [`PARTS`].
+    /// None before the first entry, then one or [`PARTS`].
     parts: Vec<HashTable<Entry<V>>>,
     len: usize,
 }

@@ -10,9 +10,9 @@ use crate::participant::validate::status_of;
 use crate::request::{FoldBuckets, RESPONSE_BYTES_MAX, Status, ValidateSpan};
 
 /// Buckets, rows and bytes of rows of one answer, and the time after which it ends with a bucket: other transactions wait.
-const BUCKETS_MAX: u32 = 512;
-const ROWS_MAX: usize = 1_000;
-const ROW_BYTES_MAX: usize = 128 << 10;
+const BUCKETS_MAX: u32 = 2_048;
+const ROWS_MAX: usize = 4_000;
+const ROW_BYTES_MAX: usize = 512 << 10;
 const TIME_MAX_NS: u64 = 300_000;
 /// Most buckets of a span that is validated: more than transactions have in one.
 const SPAN_BUCKETS_MAX: u32 = 1 << 16;

@@ -3,7 +3,8 @@
 //! ```text
 //! first page, in the order of the keys ─► filter, for the keys behind it ─► each primary ─► rows that pass, in no order
 //! ```
-//! The filter of a range of an index that has a large part of the rows is that of the whole table, with the conditions of the range.
+//! The filter of a range of an index that has a large part of the rows is that of the whole table, with the conditions of the range. A scan whose
+//! rows may come in any order does so without a filter, too: all rows pass.
 //!
 //! The scan evaluates the filter again, and reads the rows that a primary has not looked at.
 //!
@@ -24,7 +25,7 @@ use crate::plan::{Access, IndexChoice, Reserve, Scan};
 /// Runs of a statement after which it reads the rows itself: perhaps a primary refuses the filter again and again.
 const ATTEMPTS_MAX: u32 = 10;
 
-/// A scan whose filter is evaluated at the primaries.
+/// A scan whose filter, if there is one, is evaluated at the primaries.
 pub(super) struct Filtered<'p> {
     scan: &'p Scan,
     rounds: Rounds,

@@ -56,6 +56,9 @@ struct RightRow {
     matched: bool,
 }
 
+/// Bytes of a row on the right, beside those of the row.
+const LINK_BYTES: usize = size_of::<RightRow>() - size_of::<Row>();
+
 impl Right {
     /// Adds a row, whose key is none in a nested loop.
     fn add(&mut self, key: Option<&[u8]>, row: Row) {
@@ -107,7 +110,7 @@ impl<'p> JoinRows<'p> {
         context: &mut Context<'_, '_>,
     ) -> Result<(), Failure> {
         if self.join.keys.is_empty() {
-            right.charge.add(context.budget(), row_bytes(&row))?;
+            right.charge.add(context.budget(), row_bytes(&row) + LINK_BYTES)?;
             right.add(None, row);
             return Ok(());
         }
@@ -115,7 +118,7 @@ impl<'p> JoinRows<'p> {
             self.alone_right(&row, joined);
             return Ok(());
         };
-        let bytes = row_bytes(&row) + key.len() + KEY_OVERHEAD_BYTES;
+        let bytes = row_bytes(&row) + LINK_BYTES + key.len() + KEY_OVERHEAD_BYTES;
         if self.others.fits(&mut right.charge, bytes, context)? {
             right.add(Some(&key), row);
             return Ok(());

@@ -9,6 +9,8 @@
 //!
 //! *Not here*: the choice of the index (`plan/join`), and joins without one (`join`).
 
+use std::ops::Range;
+
 use gannet_engine::{Direction, KeyRange, TableKey};
 
 use crate::error::Failure;
@@ -19,14 +21,14 @@ use crate::execute::{BATCH_ROWS, Context, Row};
 use crate::expression::Expression;
 use crate::key_map::KeyMap;
 use crate::memory::Charge;
-use crate::plan::{Access, IndexChoice, IndexRange, Scan};
+use crate::plan::{Access, IndexChoice, IndexRange, Scan, is_steady};
 use crate::value::Value;
 
 /// Rows on the left whose partners are looked up in one round trip.
 const LOOKUP_ROWS: usize = 256;
 /// Points in one round trip, unless one row needs more.
 const LOOKUP_POINTS: usize = 10_000;
-/// Bytes of rows on the right after which those that were found are forgotten, and this part of the memory that a statement may keep.
+/// Bytes of rows that are remembered; no more than this part of the memory that the statement has left.
 const FOUND_BYTES: usize = 1 << 20;
 const FOUND_PART: usize = 16;
 
@@ -40,7 +42,11 @@ pub(super) struct LookupRows<'p> {
     pending: std::vec::IntoIter<Row>,
     /// The row that is being joined by a range.
     current: Option<InRange>,
+    /// The rows that are being joined by points.
+    looked_up: LookedUp,
     found: Found,
+    /// Whether the filter says the same of a row whenever it is asked.
+    is_steady: bool,
 }
 
 /// A row on the left, and the remaining range of its partners.
@@ -50,25 +56,42 @@ struct InRange {
     matched: bool,
 }
 
+/// Rows on the left whose partners are found.
+#[derive(Default)]
+struct LookedUp {
+    /// Each row, and the part of `numbers` that is its own.
+    left: std::vec::IntoIter<(Row, Range<usize>)>,
+    /// The numbers of found rows, in order for each row on the left. Some are there twice.
+    numbers: Vec<usize>,
+}
+
 /// The rows that keys of an index have led to.
 #[derive(Default)]
 struct Found {
     numbers: KeyMap<usize>,
     rows: Vec<Option<Row>>,
     bytes: usize,
-    /// That of those bytes, but for the last ones.
     charge: Charge,
 }
 
+impl Drop for Found {
+    fn drop(&mut self) {
+        self.forget();
+    }
+}
+
 impl Found {
-    /// Forgets the rows if they are many.
+    fn forget(&mut self) {
+        self.bytes = 0;
+        let content = (std::mem::take(&mut self.numbers), std::mem::take(&mut self.rows));
+        self.charge.dispose(content);
+    }
+
+    /// Charges the rows, or forgets them if they are many.
     fn tidy(&mut self, context: &Context<'_, '_>) {
         let bytes_max = FOUND_BYTES.min(context.budget().share(self.charge.bytes()) / FOUND_PART);
         if self.bytes > bytes_max || self.charge.set(context.budget(), self.bytes).is_err() {
-            self.numbers.clear();
-            self.rows.clear();
-            self.bytes = 0;
-            self.charge.clear();
+            self.forget();
         }
     }
 
@@ -100,8 +123,19 @@ impl<'p> LookupRows<'p> {
         condition: Option<&'p Expression>,
     ) -> Self {
         let pending = Vec::new().into_iter();
+        let is_steady = scan.filter.as_ref().is_none_or(is_steady);
         let found = Found::default();
-        Self { left, scan, keep_left, condition, pending, current: None, found }
+        Self {
+            left,
+            scan,
+            keep_left,
+            condition,
+            pending,
+            current: None,
+            looked_up: LookedUp::default(),
+            found,
+            is_steady,
+        }
     }
 
     /// Joins a row on the left with some on the right. Tells whether any pair satisfies the condition.
@@ -132,25 +166,23 @@ impl<'p> LookupRows<'p> {
         }
     }
 
-    /// Joins the next rows by points: combinations of values of the key columns.
-    fn join_points(
+    /// Finds the partners of the next rows by points: combinations of values of the key columns.
+    fn look_up(
         &mut self,
         (index, columns): (IndexChoice, &[Vec<Expression>]),
-        joined: &mut Batch,
         context: &mut Context<'_, '_>,
     ) -> Result<(), Failure> {
-        self.found.tidy(context);
         let each = columns.iter().map(Vec::len).product::<usize>().max(1);
         let count = (LOOKUP_POINTS / each).clamp(1, LOOKUP_ROWS);
         let table = index.storage(&self.scan.table);
         let (mut points, mut keys) = (PointKeys::new(), Vec::new());
-        // Each row on the left, and where the numbers of its partners end.
         let (mut left, mut numbers) = (Vec::with_capacity(count), Vec::with_capacity(count));
         for row in self.pending.by_ref().take(count) {
             context.pace()?;
             let start = numbers.len();
             points.fill(columns, &row, context)?;
             for key in points.iter() {
+                context.pace()?;
                 let next = self.found.rows.len() + keys.len();
                 numbers.push(self.found.numbers.get(key).copied().unwrap_or_else(|| {
                     self.found.numbers.insert_new(key, next);
@@ -162,13 +194,33 @@ impl<'p> LookupRows<'p> {
             left.push((row, start..numbers.len()));
         }
         self.found.look_up((self.scan, index), &keys, context)?;
-        for (row, own) in left {
+        self.looked_up = LookedUp { left: left.into_iter(), numbers };
+        Ok(())
+    }
+
+    /// Joins rows whose partners are found, until the batch is full.
+    fn join_found(
+        &mut self,
+        joined: &mut Batch,
+        context: &mut Context<'_, '_>,
+    ) -> Result<(), Failure> {
+        while !joined.is_full()
+            && let Some((row, own)) = self.looked_up.left.next()
+        {
             context.pace()?;
-            let own = numbers[own].chunk_by(|a, b| a == b);
+            let own = self.looked_up.numbers[own].chunk_by(|a, b| a == b);
             let partners = own.filter_map(|equal| self.found.rows[equal[0]].as_ref());
             if !self.join(&row, partners, joined, context)? {
                 self.alone(row, joined);
             }
+        }
+        if self.looked_up.left.len() > 0 {
+            return Ok(());
+        }
+        if self.is_steady {
+            self.found.tidy(context);
+        } else {
+            self.found.forget();
         }
         Ok(())
     }
@@ -208,6 +260,10 @@ impl Operator for LookupRows<'_> {
     fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
         let mut joined = Batch::default();
         while !joined.is_full() {
+            if self.looked_up.left.len() > 0 {
+                self.join_found(&mut joined, context)?;
+                continue;
+            }
             if self.current.is_none() && self.pending.len() == 0 {
                 match self.left.next(context)? {
                     Some(left) => self.pending = left.into_iter(),
@@ -216,9 +272,7 @@ impl Operator for LookupRows<'_> {
             }
             let scan = self.scan;
             match &scan.access {
-                Access::Points { index, columns } => {
-                    self.join_points((*index, columns), &mut joined, context)?
-                }
+                Access::Points { index, columns } => self.look_up((*index, columns), context)?,
                 Access::Range(range) => self.join_range(range, &mut joined, context)?,
                 Access::Full => break,
             }

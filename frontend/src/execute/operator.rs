@@ -6,7 +6,7 @@
 //!
 //! *Invariants*: a batch has at least one row, and bounded memory. Operators yield between batches (`pace`).
 //!
-//! *Not here*: operators with a file of their own: scan, join, sort, sets, aggregate, window.
+//! *Not here*: operators with a file of their own: scan, join, lookup, sort, sets, aggregate, window.
 
 use std::collections::VecDeque;
 

@@ -9,10 +9,10 @@
 //!
 //! *Not here*: the choice of the access (`plan/access`).
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Bound;
 
-use gannet_engine::{Direction, KeyRange, KeyValue, Rows, TableKey};
+use gannet_engine::{Direction, KeyRange, KeyValue, Rows, TableId, TableKey};
 
 use crate::catalog::Index;
 use crate::encoding::key;
@@ -25,6 +25,7 @@ use crate::execute::read_ahead::ReadAhead;
 use crate::execute::transaction::OVERTAKEN_MAX;
 use crate::execute::{Context, Row};
 use crate::expression::Expression;
+use crate::key_map::KeyMap;
 use crate::memory::Charge;
 use crate::plan::{Access, IndexChoice, IndexRange, Reserve, Scan};
 use crate::value::Value;
@@ -123,9 +124,9 @@ impl<'p> ScanRows<'p> {
             ahead.ask((storage, rest, direction), page_rows, context);
         }
         let rows = rows_of_entries(self.scan, index, &page.rows, context)?;
-        self.has_few = 2 * rows.len() <= page.rows.len();
+        self.has_few = self.scan.filter.is_some() && 2 * rows.len() <= page.rows.len();
         self.state = match page.rest {
-            // Of a table whose rows mostly pass, the rows go on coming in the order of their keys.
+            // Where most rows pass, the next page comes in the order of the key, too.
             Some(rest) if page_rows == FIRST_PAGE_ROWS && self.has_few => {
                 match Filtered::new(self.scan, &rest, context) {
                     Some(filtered) => State::Filtered(Box::new(filtered)),
@@ -207,24 +208,26 @@ impl<'p> ScanRows<'p> {
     /// The keys without duplicates.
     fn distinct(
         &mut self,
-        keys: Vec<TableKey>,
+        (table, points): (TableId, &PointKeys),
         context: &mut Context<'_, '_>,
     ) -> Result<Vec<TableKey>, Failure> {
-        if keys.len() <= 1 {
-            return Ok(keys);
+        let own = |key: &[u8]| TableKey { table, key: key.to_vec() };
+        if points.ends.len() <= 1 {
+            return Ok(points.iter().map(own).collect());
         }
-        let (mut seen, mut distinct) = (BTreeSet::new(), Vec::with_capacity(keys.len()));
+        let (mut seen, mut distinct) = (KeyMap::default(), Vec::new());
         let mut held = Charge::default();
-        for key in keys {
+        for key in points.iter() {
             context.pace()?;
-            let bytes = key.key.len() + KEY_OVERHEAD_BYTES;
-            if !seen.contains(&key) {
+            if !seen.contains(key) {
+                let bytes = key.len() + KEY_OVERHEAD_BYTES;
                 held.add(context.budget(), bytes)?;
                 self.charge.add(context.budget(), bytes)?;
-                seen.insert(key.clone());
-                distinct.push(key);
+                seen.insert_new(key, ());
+                distinct.push(own(key));
             }
         }
+        held.dispose(seen);
         Ok(distinct)
     }
 }
@@ -256,8 +259,7 @@ impl Operator for ScanRows<'_> {
                         let table = index.storage(&self.scan.table);
                         let mut points = PointKeys::new();
                         points.fill(columns, &[], context)?;
-                        let key = |key: &[u8]| TableKey { table, key: key.to_vec() };
-                        let keys = self.distinct(points.iter().map(key).collect(), context)?;
+                        let keys = self.distinct((table, &points), context)?;
                         self.points(keys.into_iter(), context)?
                     }
                     Access::Range(range) => match key_range(range, &[], context)? {

@@ -52,6 +52,12 @@ pub(super) struct SetRows<'p> {
     others: Partitions,
 }
 
+impl Drop for SetRows<'_> {
+    fn drop(&mut self) {
+        self.charge.dispose(std::mem::take(&mut self.counts));
+    }
+}
+
 /// The decision on a row.
 enum Found {
     Given,
@@ -123,8 +129,7 @@ impl Operator for SetRows<'_> {
                     return Ok(Some(given));
                 }
             }
-            self.counts.clear();
-            self.charge.clear();
+            self.charge.dispose(std::mem::take(&mut self.counts));
             match self.others.next(context)? {
                 Some(others) => self.input = Sides::of_partition(others),
                 None => return Ok(None),

@@ -1,4 +1,4 @@
-//! A filter that is evaluated where the rows are: each primary sends the rows that pass.
+//! A filter that is evaluated where the rows are: each primary sends the rows that pass. Without a filter all pass.
 //!
 //! ```text
 //! answer   row, row, ...     of one part of the table
@@ -28,7 +28,7 @@ const ROW_BYTES_MAX: usize = 16 << 10;
 /// A row that a primary has sent: its key, and its value unless the row was not looked at.
 pub(crate) type Passed<'a> = (&'a [u8], Option<&'a [u8]>);
 
-/// The rows whose keys are greater than one, and that pass a filter; as it is sent.
+/// The rows whose keys are greater than one, and that pass a filter, if there is one; as it is sent.
 #[derive(Serialize, Deserialize)]
 pub(super) struct SentFilter {
     after: Vec<u8>,

@@ -9,29 +9,33 @@ use crate::value::Value;
 
 /// What a primary answers.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Answer {
+pub(crate) enum Answer<'b> {
     /// The rows of groups, as bytes.
-    Groups(Vec<Vec<u8>>),
+    #[serde(borrow)]
+    Groups(Vec<&'b [u8]>),
     /// The program was given up.
     GivenUp,
 }
 
-impl Answer {
+impl<'b> Answer<'b> {
     /// The rows; `None` if the program was given up.
     ///
     /// # Errors
     /// SQLSTATE XX001 for bytes that are no answer, and rows with other numbers of values.
-    pub(crate) fn rows(bytes: &[u8], columns: usize) -> Result<Option<Vec<Vec<Value>>>, SqlError> {
+    pub(crate) fn rows(
+        bytes: &'b [u8],
+        columns: usize,
+    ) -> Result<Option<Vec<Vec<Value>>>, SqlError> {
         let malformed = || SqlError::new("XX001", "a node sent malformed groups");
         let groups = match postcard::from_bytes(bytes).map_err(|_| malformed())? {
             Self::Groups(groups) => groups,
             Self::GivenUp => return Ok(None),
         };
-        let row = |bytes: &Vec<u8>| {
+        let row = |bytes: &[u8]| {
             let row = row::decode_whole(bytes)?;
             if row.len() == columns { Ok(row) } else { Err(malformed()) }
         };
-        groups.iter().map(row).collect::<Result<_, _>>().map(Some)
+        groups.into_iter().map(row).collect::<Result<_, _>>().map(Some)
     }
 }
 

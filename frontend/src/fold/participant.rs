@@ -13,7 +13,7 @@ use crate::key_map::KeyMap;
 use crate::value::Value;
 
 /// Bytes of groups from which on a result is full.
-const GROUPS_BYTES_MAX: usize = 32 << 10;
+const GROUPS_BYTES_MAX: usize = 64 << 10;
 /// Bytes of groups with which a program is given up: rows of one bucket have made them.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// Longest row that a program takes: the worker's other transactions wait.
@@ -123,11 +123,12 @@ impl FoldProgram for Running {
         let groups = std::mem::take(&mut self.groups);
         self.numbers.clear();
         self.group_bytes = 0;
+        let rows: Vec<Vec<u8>>;
         let answer = if std::mem::take(&mut self.is_given_up) {
             Answer::GivenUp
         } else {
-            let rows = groups.iter().map(|group| row_of(&group.keys, &group.states));
-            Answer::Groups(rows.collect())
+            rows = groups.iter().map(|group| row_of(&group.keys, &group.states)).collect();
+            Answer::Groups(rows.iter().map(Vec::as_slice).collect())
         };
         let bytes = postcard::to_stdvec(&answer).expect("lists of bytes are serialised");
         out.extend_from_slice(&bytes);

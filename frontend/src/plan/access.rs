@@ -78,7 +78,8 @@ pub(super) fn choose(
     chosen
 }
 
-/// `a = 1 OR a = 2` as `a IN (1, 2)`, where `a` is a column of the table itself.
+/// `a = 1 OR a = b` as `a IN (1, b)`, where `a` is a column of the table itself. A list that becomes an access is evaluated as a whole, so its values
+/// are fixed ones or columns: nothing in them fails that the first value would have made superfluous.
 fn as_list(condition: Expression, is_own: &impl Fn(usize) -> Option<usize>) -> Expression {
     let Expression::Or(parts) = &condition else { return condition };
     let Some(Expression::Compare(_, left, right)) = parts.first() else { return condition };
@@ -96,6 +97,10 @@ fn as_list(condition: Expression, is_own: &impl Fn(usize) -> Option<usize>) -> E
             }
             _ => None,
         };
+        let is_plain = |value: &Expression| {
+            matches!(value, Expression::Column(_) | Expression::Outer(_)) || value.is_fixed()
+        };
+        let value = |part| value(part).filter(is_plain);
         let values = parts.iter().map(value).collect::<Option<Vec<_>>>()?;
         Some(Expression::In(column.clone(), values, KeptId::new()))
     });

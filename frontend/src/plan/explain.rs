@@ -166,6 +166,7 @@ fn scan_text(scan: &Scan, outer: Option<&Node>) -> String {
             let conditions = range_text(scan, range);
             format!("Index Range Scan{backwards} on {relation} using {using}{conditions}")
         }
+        Access::Full if scan.in_any_order => format!("Full Scan on {relation} in any order"),
         Access::Full => format!("Full Scan on {relation}"),
     };
     line.push_str(outer);

@@ -6,7 +6,7 @@
 //! *Invariants*: a condition is checked as soon as its columns are available; if an outer join may replace them by NULLs,
 //! after that join.
 //!
-//! *Not here*: the access to one table (`access`), and how joins run (`execute/join`).
+//! *Not here*: the access to one table (`access`), and how joins run (`execute/join`, `execute/lookup`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

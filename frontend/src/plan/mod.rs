@@ -7,6 +7,7 @@
 //! query, window          set operations, rows   write    INSERT, UPDATE, DELETE
 //! define, check          CREATE, ALTER, DROP    explain  a plan as text
 //! statement              plan or command        home     the best node to run it
+//! order                  scans in any order
 //! ```
 //!
 //! *Invariants*: planning runs on a large stack (`parser`). A plan runs on a coroutine's small stack, so its
@@ -27,6 +28,7 @@ mod grouping;
 mod home;
 mod join;
 mod operator;
+mod order;
 mod query;
 mod scope;
 mod select;
@@ -46,13 +48,15 @@ use crate::catalog::{Catalog, Table};
 use crate::encoding::row::Wanted;
 use crate::error::SqlError;
 use crate::expression::Expression;
-use crate::expression::aggregate::{Aggregate, Kind};
+use crate::expression::aggregate::Aggregate;
 use crate::fold::is_portable;
 use crate::fold::partial::has_parts;
 use crate::session::Column;
 use crate::value::{DataType, Value};
 
 use home::Home;
+use order::ignores_order;
+pub(crate) use order::is_steady;
 pub(crate) use write::{Delete, Insert, OnConflict, RowRules, Update};
 
 /// Levels of recursion that executing a plan may take: operators, expressions, subqueries.
@@ -212,7 +216,7 @@ pub(crate) struct Scan {
     pub(crate) with_key: bool,
     /// Whether its rows are reserved.
     pub(crate) reserves: Option<Reserve>,
-    /// Whether nobody sees the order of its rows.
+    /// Of a full scan, whether nobody sees the order of its rows.
     pub(crate) in_any_order: bool,
 }
 
@@ -234,11 +238,7 @@ impl Fold {
             && !scan.with_key
             && keys.iter().chain(&scan.filter).all(is_portable)
             && aggregates.iter().flat_map(Aggregate::expressions).all(is_portable)
-            && aggregates.iter().all(has_parts)
-            && aggregates.iter().all(|aggregate| {
-                let is_one_of_them = matches!(aggregate.kind, Kind::Min | Kind::Max);
-                !is_one_of_them || types::has_one_form(aggregate.data_type)
-            })
+            && aggregates.iter().all(|aggregate| has_parts(aggregate) && ignores_order(aggregate))
     }
 
     fn new(scan: Scan, keys: Vec<Expression>, aggregates: Vec<Aggregate>) -> Self {
@@ -452,18 +452,6 @@ impl Node {
             is_there |= input.reserve(how, of)?;
         }
         Ok(is_there)
-    }
-
-    /// Has full scans give their rows in any order, as nobody sees the order of the node's rows.
-    fn set_in_any_order(&mut self) {
-        match self {
-            Self::Scan(scan) => scan.in_any_order = true,
-            // Which rows these give is a matter of their order.
-            Self::Limit { .. } | Self::Sort { limit: Some(_), .. } => {}
-            // Rows of both sides that belong together often have keys in one order, and then lie side by side in memory.
-            Self::Join(_) => {}
-            node => node.inputs_mut().into_iter().for_each(Self::set_in_any_order),
-        }
     }
 
     /// The node's own expressions.

@@ -18,11 +18,12 @@ use sqlparser::ast::{
 
 use crate::error::SqlError;
 use crate::expression::Expression;
-use crate::expression::aggregate::{Aggregate, Kind};
+use crate::expression::aggregate::Aggregate;
 use crate::plan::array::ordered;
 use crate::plan::bind::{Binder, alias_of, name_of, names_of};
 use crate::plan::grouping::replace_groups;
 use crate::plan::join::build;
+use crate::plan::order::set_in_any_order;
 use crate::plan::query::{Planned, sort_options};
 use crate::plan::scope::Scope;
 use crate::plan::window::{Expanded, Numbering, element_scope, with_elements};
@@ -517,9 +518,8 @@ fn aggregated(input: Node, keys: Vec<(Expression, DataType)>, aggregates: Vec<Ag
             Node::Fold(Box::new(Fold::new(*scan, keys, aggregates)))
         }
         mut input => {
-            let shows_order = |kind| matches!(kind, Kind::Join | Kind::Collect);
-            if !aggregates.iter().any(|aggregate| shows_order(aggregate.kind)) {
-                input.set_in_any_order();
+            if have_one_form {
+                set_in_any_order(&mut input, &keys, &aggregates);
             }
             Node::Aggregate { input: Box::new(input), keys, aggregates }
         }
