@@ -31,11 +31,16 @@ fn run(session: &mut Session, sql: &str) -> Result<StatementResult, SqlError> {
     block_on(session.execute(sql))
 }
 
+#[track_caller]
 fn ok(session: &mut Session, sql: &str) -> StatementResult {
     let shown = &sql[..sql.len().min(1_000)];
-    run(session, sql).unwrap_or_else(|error| panic!("{shown}: {error:?}"))
+    match run(session, sql) {
+        Ok(result) => result,
+        Err(error) => panic!("{shown}: {error:?}"),
+    }
 }
 
+#[track_caller]
 fn code(session: &mut Session, sql: &str) -> &'static str {
     match run(session, sql) {
         Ok(result) => panic!("{sql} gave {result:?}"),
@@ -44,6 +49,7 @@ fn code(session: &mut Session, sql: &str) -> &'static str {
 }
 
 /// The rows of a query as texts.
+#[track_caller]
 fn rows(session: &mut Session, sql: &str) -> Vec<String> {
     texts(ok(session, sql))
 }
