@@ -28,7 +28,7 @@ use crate::value::Value;
 const LOOKUP_ROWS: usize = 256;
 /// Points in one round trip, unless one row needs more.
 const LOOKUP_POINTS: usize = 10_000;
-/// Bytes of rows that are remembered; no more than this part of the memory that the statement has left.
+/// Bytes of rows that are remembered; no more than this part of the memory that an operator may keep.
 const FOUND_BYTES: usize = 1 << 20;
 const FOUND_PART: usize = 16;
 

@@ -79,7 +79,7 @@ pub(super) fn choose(
 }
 
 /// `a = 1 OR a = b` as `a IN (1, b)`, where `a` is a column of the table itself. A list that becomes an access is evaluated as a whole, so its values
-/// are fixed ones or columns: nothing in them fails that the first value would have made superfluous.
+/// are columns or fixed: what is computed of a row might fail where the first value already holds.
 fn as_list(condition: Expression, is_own: &impl Fn(usize) -> Option<usize>) -> Expression {
     let Expression::Or(parts) = &condition else { return condition };
     let Some(Expression::Compare(_, left, right)) = parts.first() else { return condition };
