@@ -4,8 +4,8 @@
 //! key ─ XXH3 with a random seed ─┬─ some bits: the part, of one or 64
 //!                                └─ the others: the place in the part
 //! ```
-//! A table that grows moves its entries at once. So a large map has many parts, which grow one by one, and hold the thread 64 times as often for a
-//! 64th of the time: of a million keys 15,000 move at once.
+//! A table that grows moves its entries at once, and holds the thread meanwhile. So a large map has 64 parts, which grow one by one: of a million
+//! keys 15,000 move at once.
 //!
 //! *Invariants*: the seed is drawn once for a process, so that nobody chooses keys that fall into one place. Nothing that a statement returns
 //! depends on the order of the entries.

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! points   rows on the left ─ batch of keys ─┬─ found before: the rows are remembered
-//!                                            └─ else: one round trip per batch
+//!                                            └─ else: read together
 //! range    each row on the left ─► pages of its partners
 //! ```
-//! What is remembered is bounded: many rows on the left that lead to few on the right, like orders to countries, look each up once.
+//! The rows that are remembered take bounded memory. Orders that lead to a few hundred countries look each country up once.
 //!
 //! *Not here*: the choice of the index (`plan/join`), and joins without one (`join`).
 
@@ -24,12 +24,13 @@ use crate::memory::Charge;
 use crate::plan::{Access, IndexChoice, IndexRange, Scan, is_steady};
 use crate::value::Value;
 
-/// Rows on the left whose partners are looked up in one round trip.
+/// Rows on the left whose partners are looked up together.
 const LOOKUP_ROWS: usize = 256;
-/// Points in one round trip, unless one row needs more.
+/// Points that are looked up together, unless one row needs more.
 const LOOKUP_POINTS: usize = 10_000;
-/// Bytes of rows that are remembered; no more than this part of the memory that an operator may keep.
+/// Most bytes of rows that are remembered.
 const FOUND_BYTES: usize = 1 << 20;
+/// Divides the memory that an operator may keep: the remembered rows take no more than that.
 const FOUND_PART: usize = 16;
 
 /// Joins each row on the left with the rows of a table that an index finds.

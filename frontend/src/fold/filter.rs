@@ -46,11 +46,11 @@ impl SentFilter {
         value: &mut impl FnMut(&Expression) -> Option<Value>,
     ) -> Option<Self> {
         let mut wanted = vec![false; missing.len()];
-        if let Some(filter) = filter {
-            filter.for_each_column(&mut |column| wanted[column] = true);
-        }
         let filter = match filter {
-            Some(filter) => Some(steps_of(filter, value)?),
+            Some(filter) => {
+                filter.for_each_column(&mut |column| wanted[column] = true);
+                Some(steps_of(filter, value)?)
+            }
             None => None,
         };
         Some(Self { after: after.to_vec(), wanted, missing: row::encode(missing), filter })
