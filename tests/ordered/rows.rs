@@ -14,7 +14,8 @@ pub(crate) const ALL: KeyRange = KeyRange { from: Bound::Unbounded, to: Bound::U
 pub(crate) fn open(threads: usize) -> (Arc<Cluster>, TableId) {
     let cluster = Cluster::open(ClusterOptions {
         threads,
-        memory_limit_bytes: Some(64 << 20),
+        // Each of 16 partitions has a part of it, and may get all the rows of one megabyte.
+        memory_limit_bytes: Some(512 << 20),
         ..ClusterOptions::default()
     });
     let cluster = Arc::new(cluster.unwrap());
