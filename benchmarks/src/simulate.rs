@@ -10,7 +10,9 @@ mod heal;
 use std::io::Write;
 use std::sync::Arc;
 
-use gannet_engine::simulation::{CameBack, Drain, Fault, Firings, Founding, Kill, Simulation};
+use gannet_engine::simulation::{
+    Awaited, CameBack, Drain, Fault, Firings, Founding, Kill, Simulation,
+};
 use gannet_engine::{ClusterOptions, Coordinator, WorkerId};
 use gannet_rpc::Counters;
 
@@ -69,6 +71,8 @@ pub enum Ended {
 pub struct Simulated {
     /// How the run ended.
     pub ended: Ended,
+    /// What it still waited for, but for clients.
+    pub awaited: Option<Awaited>,
     /// The checks; none if the run did not finish.
     pub checks: Vec<Check>,
     /// The counts of the clients.
@@ -111,6 +115,7 @@ impl Simulated {
     pub fn of(simulation: &Simulation, finished: bool, checks: Vec<Check>, totals: Totals) -> Self {
         Self {
             ended: if finished { Ended::Finished } else { Ended::Stuck },
+            awaited: simulation.awaited(),
             checks,
             totals,
             firings: simulation.firings(),

@@ -292,7 +292,10 @@ impl Verdict {
                     failed.map(|check| format!("{}: {}", check.name, check.detail)).collect();
                 format!("unsafe: {}", failed.join("; "))
             }
-            Self::Stuck(_) => "stuck: a client waits although all faults have ended".to_owned(),
+            Self::Stuck(Simulated { awaited, .. }) => {
+                let awaited = awaited.map_or("a client waits".to_owned(), |it| it.to_string());
+                format!("stuck: {awaited}, although all faults have ended")
+            }
             Self::Crashed(message) => format!("crashed: {message}"),
         }
     }

@@ -28,6 +28,9 @@ use crate::lease::LeaseTerms;
 /// The members of the manager's log that vote, or the two sets between which they change. Of each set a majority counts.
 pub(crate) type Voters = Vec<BTreeSet<u16>>;
 
+/// No place of the log: whoever names it is told who votes.
+const NOWHERE: u64 = u64::MAX;
+
 /// See the module's text.
 pub(crate) struct Leases {
     pub(crate) terms: LeaseTerms,
@@ -142,16 +145,23 @@ impl Leases {
         self.voters.retain(|at, _| *at > index);
     }
 
-    /// Whether it is known who votes.
-    pub(crate) fn has_voters(&self) -> bool {
-        !self.voters.is_empty()
+    /// Whether this member renews its lease: it knows who votes, or hears of that from others alone.
+    pub(crate) fn renews(&self) -> bool {
+        !self.voters.is_empty() || !self.votes
     }
 
-    /// Whom a renewal that is due now goes to, and the place of the log's members that it names.
-    pub(crate) fn renew(&mut self, now_ns: u64) -> Option<(u64, BTreeSet<u16>)> {
+    /// Whom a renewal that is due now goes to, and the place of the log's members that it names. `others` are the other members: if nobody has
+    /// told this one who votes, and its log will not, the renewal asks all of them.
+    pub(crate) fn renew(
+        &mut self,
+        others: &BTreeSet<u16>,
+        now_ns: u64,
+    ) -> Option<(u64, BTreeSet<u16>)> {
         self.renews_at_ns = now_ns + self.terms.renewal_ns();
-        let (index, voters) = self.voters()?;
-        Some((index, voters.iter().flatten().copied().collect()))
+        match self.voters() {
+            Some((index, voters)) => Some((index, voters.iter().flatten().copied().collect())),
+            None => self.renews().then(|| (NOWHERE, others.clone())),
+        }
     }
 
     /// The voters at the last place of the log, if a renewal names another place.

@@ -14,7 +14,7 @@ use crate::members::message::Message;
 impl Group {
     /// Whether this member renews its lease.
     pub(super) fn renews(&self) -> bool {
-        self.stage == Stage::Formed && self.halted().is_none() && self.leases.has_voters()
+        self.stage == Stage::Formed && self.halted().is_none() && self.leases.renews()
     }
 
     /// The next look at the time renews the lease.
@@ -25,7 +25,8 @@ impl Group {
     /// Wants its lease to last longer, and complains about members that do not answer.
     pub(crate) fn renew(&mut self, complaints: &[u16]) {
         let sent_ns = self.now_ns;
-        let Some((index, voters)) = self.leases.renew(sent_ns) else { return };
+        let others: BTreeSet<u16> = self.others().collect();
+        let Some((index, voters)) = self.leases.renew(&others, sent_ns) else { return };
         for voter in voters {
             if usize::from(voter) == self.node() {
                 let own = (voter, self.incarnation());
@@ -46,10 +47,15 @@ impl Group {
         }
     }
 
+    /// The other members.
+    fn others(&self) -> impl Iterator<Item = u16> {
+        let others = self.peers.values().filter(|peer| peer.is_member());
+        others.filter_map(|peer| u16::try_from(peer.node).ok())
+    }
+
     /// Has members removed that are silent or that others complain about, if this one decides.
     fn suspect(&mut self) {
-        let others = self.peers.values().filter(|peer| peer.is_member());
-        let others = others.filter_map(|peer| u16::try_from(peer.node).ok()).collect();
+        let others = self.others().collect();
         for (node, why) in self.leases.suspects(&others, self.now_ns) {
             self.suspicions += 1;
             if let Some(suppressed) = self.log.permit_at(self.now_ns) {

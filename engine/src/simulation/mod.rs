@@ -15,6 +15,7 @@
 //!   ├─ coming_back.rs  its process is started again
 //!   ├─ draining.rs  members that are drained
 //!   ├─ reshaping.rs  tables that grow and shrink
+//!   ├─ awaited.rs  what a run waits for before it is over
 //!   └─ trace.rs     a hash of everything that happened
 //! ```
 //! Time advances by a little after a step in which some worker did something, and to the next
@@ -25,6 +26,7 @@
 //!
 //! *Not here*: disks.
 
+mod awaited;
 mod clock;
 mod coming_back;
 mod draining;
@@ -52,6 +54,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 pub use crate::commit::{Settled, Stage};
+pub use awaited::Awaited;
 pub use coming_back::CameBack;
 pub use draining::Drain;
 pub use faults::{Fault, FaultKind, Firings, draw_faults, pauses};
@@ -60,11 +63,10 @@ pub use kill::{KILL_MOMENTS, Kill, KillMoment, Verdict};
 pub use manager::ManagerKind;
 
 use crate::cluster::{Cluster, ClusterError, ClusterOptions};
-use crate::configuration::{Configuration, Phase};
+use crate::configuration::Configuration;
 use crate::fence::Fenced;
 use crate::lease::LeaseTerms;
 use crate::member::{Member, WorkerClocks};
-use crate::placement;
 use crate::simulation::clock::{MembersClock, NodeClock, VirtualTime};
 use crate::simulation::draining::Drains;
 use crate::simulation::joining::{Outcome, SharedMembers};
@@ -444,37 +446,6 @@ impl Simulation {
         }
     }
 
-    /// Whether a member was killed, removed or drained, and another has neither gone on, with all copies and primaries where they are to
-    /// be and none where none is, nor halted yet.
-    fn awaits_members(&self) -> bool {
-        let (latest, dead, is_placed) =
-            (self.latest_configuration(), self.dead(), self.is_placed());
-        let goes_on = |number: usize| {
-            let view = self.cluster.members[number].node().view();
-            let configuration = view.configuration();
-            let is_out = |dead: &usize| {
-                u16::try_from(*dead).is_ok_and(|node| !configuration.is_member(node))
-            };
-            let is_latest = configuration.epoch == latest.epoch
-                && configuration.settled_placement() == latest.settled_placement();
-            is_latest
-                && is_placed
-                && dead.iter().all(is_out)
-                && configuration.phase == Phase::Active
-        };
-        let mut nodes = self.nodes.iter().enumerate();
-        nodes.any(|(number, node)| !node.has_ended && !goes_on(number))
-            || self.awaits_newcomers()
-            || self.awaits_drains()
-            || (self.lease_terms.is_some() && !self.has_halted() && self.bytes_of_others() > 0)
-    }
-
-    /// Whether all copies and primaries are where they are to be, if members make that so.
-    fn is_placed(&self) -> bool {
-        let latest = self.latest_configuration();
-        self.lease_terms.is_none() || placement::is_reached(&latest)
-    }
-
     /// Whether members have halted, as they could not go on without one that was killed.
     #[must_use]
     pub fn has_halted(&self) -> bool {
@@ -529,14 +500,6 @@ impl Simulation {
         self.cluster.members.iter().map(|member| member.node().learning().bytes()).sum()
     }
 
-    /// Whether no job runs or waits.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        let is_idle =
-            |node: &SimulatedNode| node.workers.iter().all(|(worker, _)| worker.is_idle());
-        self.nodes.iter().all(|node| node.has_ended || is_idle(node))
-    }
-
     /// Runs until every job has ended, `true`, or virtual time has reached `deadline_ns`.
     ///
     /// `begun` tells how many transactions have begun: faults wait for it.
@@ -555,7 +518,7 @@ impl Simulation {
         // A change since the last step has left other events.
         self.members_due_ns = self.members.lock().due_ns(self.joined_at_ns.get());
         while self.now_ns() < deadline_ns {
-            if clients() && self.is_idle() && !self.awaits_members() {
+            if clients() && self.awaited().is_none() {
                 return true;
             }
             let begun = begun();
@@ -573,7 +536,7 @@ impl Simulation {
             let next_ns = if progressed { now_ns + STEP_NS } else { self.next_event_ns() };
             self.time.set(next_ns.clamp(now_ns + 1, deadline_ns.max(now_ns + 1)));
         }
-        clients() && self.is_idle() && !self.awaits_members()
+        clients() && self.awaited().is_none()
     }
 
     /// Lets every worker that may take a step; whether one did something.

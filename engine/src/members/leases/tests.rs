@@ -157,12 +157,34 @@ fn a_member_without_a_log_hears_from_others_who_votes() {
     let (index, sets) = voter.other_voters(7).unwrap();
     let mut holder = leases(0, &[&[0, 1, 2]]);
     holder.hear_voters(index, sets.clone());
-    assert_eq!(holder.renew(0), Some((7, set(&[0, 1, 2]))), "its own log tells it");
+    assert_eq!(
+        holder.renew(&set(&[1, 3, 4]), 0),
+        Some((7, set(&[0, 1, 2]))),
+        "its own log tells it"
+    );
     holder.vote_no_more();
     holder.hear_voters(index, sets);
-    assert_eq!(holder.renew(0), Some((9, set(&[1, 3, 4]))));
+    assert_eq!(holder.renew(&set(&[1, 3, 4]), 0), Some((9, set(&[1, 3, 4]))));
     assert_eq!(holder.other_voters(7), None, "it knows no more than it is told");
     assert!(voter.grant((0, 1), (9, &[]), 0));
     assert_eq!(holder.granted(1, (9, 50 * MS)), None);
     assert_eq!(holder.granted(4, (9, 50 * MS)), Some(140 * MS));
+}
+
+#[test]
+fn a_member_whose_log_fails_before_it_says_who_votes_asks_all_others() {
+    let set = |nodes: &[u16]| nodes.iter().copied().collect::<BTreeSet<_>>();
+    let mut voter = leases(1, &[&[0, 1, 2]]);
+    let mut newcomer = Leases::new(3, voter.terms);
+    let others = set(&[0, 1, 2]);
+    assert_eq!(newcomer.renew(&others, 0), None, "its own log will tell it");
+    newcomer.vote_no_more();
+    assert!(newcomer.renews());
+    let (index, asked) = newcomer.renew(&others, 0).unwrap();
+    assert_eq!(asked, others);
+    assert!(!voter.grant((3, 1), (index, &[]), 0));
+    let (index, sets) = voter.other_voters(index).unwrap();
+    newcomer.hear_voters(index, sets);
+    assert_eq!(newcomer.renew(&others, 0), Some((index, set(&[0, 1, 2]))));
+    assert!(voter.grant((3, 1), (index, &[]), 0));
 }
