@@ -18,6 +18,7 @@ mod ordered {
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use gannet::{
     Abort, Change, Cluster, ClusterOptions, Conflict, Coordinator, Deferred, Direction, Key,
@@ -293,13 +294,15 @@ fn a_lock_that_is_requested_again_and_refused_is_released() {
     let scanned = Arc::new(AtomicU32::new(0));
     let scanned_count = Arc::clone(&scanned);
     let scans = cluster.spawn(WorkerId { node: 0, worker: 1 }, move |coordinator| {
+        let mut pauses = (0..8).map(Duration::from_millis).cycle();
         while !scans_end.load(Ordering::SeqCst) {
             let mut reader = Deferred::new().with_scan_barriers();
             // The row may be locked just now, which does not matter.
             let _ = reader.scan(coordinator, table, &range("k", "l"), Direction::Ascending, 1);
             let done = u32::from(reader.commit(coordinator).is_ok());
             scanned_count.fetch_add(done, Ordering::SeqCst);
-            coordinator.back_off(4);
+            // Now and then for long enough that a write comes through.
+            coordinator.pause(pauses.next().unwrap());
         }
     });
     let lost = run(&cluster, move |coordinator| {
@@ -313,7 +316,7 @@ fn a_lock_that_is_requested_again_and_refused_is_released() {
             })
         };
         // The scans succeed, however late.
-        let writes = (0..).take_while(|n| *n < 30 || scanned.load(Ordering::SeqCst) < 10);
+        let writes = (0..).take_while(|n| *n < 200 || scanned.load(Ordering::SeqCst) < 50);
         // The barriers of the scans may hold up a write for long. A lock that is left would hold up all of them.
         let is_expected = |outcome: &Outcome<(), Abort>| {
             let barrier = Abort::Conflict(Conflict::Barrier);

@@ -31,9 +31,9 @@ use crate::transaction::{Change, Observation, ScanObservation};
 
 /// Attempts to read what others hold, before the conflict is reported.
 const READ_ATTEMPTS_MAX: u32 = 20;
-/// The same, and those of a commit to lock or validate what others hold, of a transaction that is not run again by itself. They outlast a
-/// thread that has lost its core with rows locked.
-const ATTEMPTS_MAX: u32 = 100;
+/// The same, and those of a commit to lock or validate what others hold, of a transaction that is not run again by itself. They take four
+/// seconds or more, and so outlast threads that have lost their cores with rows locked, however many threads want the cores.
+const ATTEMPTS_MAX: u32 = 200;
 /// Observations that name their rows. A transaction that has made more forgets which rows of a bucket it has read, and conflicts with
 /// changes of all of them.
 const ROWS_OBSERVED_MAX: usize = 64 << 10;
