@@ -60,9 +60,9 @@ pub struct SimulatedRun {
 /// How a simulated run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Every client has finished.
+    /// Every client has finished, and the cluster is at rest.
     Finished,
-    /// A client waits forever, although all faults have ended.
+    /// A client, a job or a member waits forever, although all faults have ended.
     Stuck,
 }
 

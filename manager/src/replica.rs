@@ -96,7 +96,7 @@ pub enum Event {
         /// What it is to hear.
         bytes: Vec<u8>,
     },
-    /// The replica could not store something. It has ended, and nothing more comes but events that were under way.
+    /// The replica could not start, or could not store something, or raft has ended. Nothing more comes but events that were under way.
     Failed {
         /// Why.
         reason: String,
@@ -270,7 +270,10 @@ async fn run(
     on_event: OnEvent,
     mut commands: UnboundedReceiver<Command>,
 ) {
-    log.storage().tell_stored();
+    let storage = log.storage().clone();
+    storage.tell_stored();
+    // The owner hears of it, unless it has heard that the storage has failed.
+    let fail = move |reason: String| _ = storage.check(Err(reason));
     let carried = Arc::clone(&on_event);
     let carrier = Arc::new(move |to, bytes| carried(Event::Carry { to, bytes }));
     let network = Network::new(options.id, carrier);
@@ -278,7 +281,7 @@ async fn run(
     let number = options.id.number();
     let raft = match Raft::<Types>::new(number, config, network.clone(), log, decisions).await {
         Ok(raft) => raft,
-        Err(error) => return tracing::error!("the manager's replica cannot start: {error}"),
+        Err(error) => return fail(format!("its replica cannot start: {error}")),
     };
     if options.founders.contains(&options.id) {
         let voters = options.founders.iter().map(|voter| (voter.number(), EmptyNode {}));
@@ -319,7 +322,7 @@ async fn run(
         }
     };
     tokio::select! {
-        () = watch => tracing::error!("the manager's replica has ended"),
+        () = watch => fail("its replica has ended".to_owned()),
         () = serve => {}
     }
     // It ends with its runtime, if not so.

@@ -5,7 +5,7 @@
 //!                                      builds    the workload of sessions in SQL
 //! ```
 //!
-//! Exit codes: 0 every check held, 1 a check failed, 2 the campaign could not run, 3 a client waited forever, 4 the engine
+//! Exit codes: 0 every check held, 1 a check failed, 2 the campaign could not run, 3 the run came to no end, 4 the engine
 //! panicked, 5 a run could not be repeated, 6 some fault struck too seldom, or no member died in some stage of a commit.
 
 mod builds;

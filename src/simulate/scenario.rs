@@ -103,7 +103,7 @@ pub(crate) enum Verdict {
     Passed(Simulated),
     /// A check failed.
     Unsafe(Simulated),
-    /// A client waits forever.
+    /// A client, a job or a member waits forever.
     Stuck(Simulated),
     /// The engine panicked.
     Crashed(String),

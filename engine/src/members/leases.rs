@@ -10,9 +10,10 @@
 //! leases may be well. Of two that complain about each other one has to go.
 //!
 //! *Invariants*: a renewal counts from when it was sent, and names the latest members of the manager's log that its sender knows. If these are
-//! about to change, it needs a majority of both sets. The decider counts only silence in which it ran itself and heard a majority of the voters:
-//! of a longer gap between two of its own looks it counts two intervals. A member that has not been heard yet is given longer. During a
-//! change of the membership nobody complains, because members that have stopped answer nothing.
+//! about to change, it needs a majority of both sets. A member whose log has failed before it named any asks all others, and names no place.
+//! The decider counts only silence in which it ran itself and heard a majority of the voters: of a longer gap between two of its own looks it
+//! counts two intervals. A member that has not been heard yet is given longer. During a change of the membership nobody complains, because
+//! members that have stopped answer nothing.
 //!
 //! *Source*: `docs/protocol.md`, "Leases".
 //!
@@ -30,6 +31,8 @@ pub(crate) type Voters = Vec<BTreeSet<u16>>;
 
 /// No place of the log: whoever names it is told who votes.
 const NOWHERE: u64 = u64::MAX;
+/// As many renewals as there are in the time of a lease.
+const RENEWALS_UNANSWERED_MAX: u32 = 5;
 
 /// See the module's text.
 pub(crate) struct Leases {
@@ -45,6 +48,8 @@ pub(crate) struct Leases {
     standings: BTreeMap<(u16, u64), Standing>,
     /// Whether this member hears of removals, if it votes.
     votes: bool,
+    /// Renewals since a voter has answered one, if this member votes no more.
+    unanswered: u32,
     /// Whether this member decides.
     decides: bool,
     looked_at_ns: u64,
@@ -68,6 +73,7 @@ impl Leases {
             granted: BTreeMap::new(),
             standings: BTreeMap::new(),
             votes: true,
+            unanswered: 0,
             decides: false,
             looked_at_ns: 0,
             silence_ns: BTreeMap::new(),
@@ -145,22 +151,29 @@ impl Leases {
         self.voters.retain(|at, _| *at > index);
     }
 
-    /// Whether this member renews its lease: it knows who votes, or hears of that from others alone.
+    /// Whether this member renews its lease: it knows who votes, or only others can tell it.
     pub(crate) fn renews(&self) -> bool {
         !self.voters.is_empty() || !self.votes
     }
 
-    /// Whom a renewal that is due now goes to, and the place of the log's members that it names. `others` are the other members: if nobody has
-    /// told this one who votes, and its log will not, the renewal asks all of them.
+    /// Whom a renewal that is due now goes to, and the place of the log's members that it names. `others` are the other members: a member
+    /// that votes no more asks all of them if it does not know who votes, or if none of those that it knows has answered for a lease.
     pub(crate) fn renew(
         &mut self,
         others: &BTreeSet<u16>,
         now_ns: u64,
     ) -> Option<(u64, BTreeSet<u16>)> {
         self.renews_at_ns = now_ns + self.terms.renewal_ns();
+        if !self.votes {
+            self.unanswered += 1;
+            if self.unanswered > RENEWALS_UNANSWERED_MAX {
+                self.voters.clear();
+                self.granted.clear();
+            }
+        }
         match self.voters() {
             Some((index, voters)) => Some((index, voters.iter().flatten().copied().collect())),
-            None => self.renews().then(|| (NOWHERE, others.clone())),
+            None => (!self.votes).then(|| (NOWHERE, others.clone())),
         }
     }
 
@@ -175,6 +188,7 @@ impl Leases {
         if !self.votes && self.voters().is_none_or(|(present, _)| present != index) {
             self.voters.clear();
             self.set_voters(index, voters);
+            self.unanswered = 0;
         }
     }
 
@@ -201,6 +215,7 @@ impl Leases {
         if self.voters()?.0 != index {
             return None;
         }
+        self.unanswered = 0;
         let newest = self.granted.entry(voter).or_default();
         *newest = sent_ns.max(*newest);
         let (_, voters) = self.voters()?;

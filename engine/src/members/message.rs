@@ -98,7 +98,7 @@ pub(crate) enum Message {
     Farewell,
     /// The member has halted, and why.
     Halted(String),
-    /// The member wants its lease to last longer. It names the place of the members of the manager's log, and whom it complains about.
+    /// The member wants its lease to last longer. It names the place of the members of the manager's log, or none, and whom it complains about.
     Renew { index: u64, sent_ns: u64, complaints: Vec<u16> },
     /// The member has granted this renewal, as a voter.
     Granted { index: u64, sent_ns: u64 },

@@ -16,7 +16,7 @@ pub enum Awaited {
         /// The node.
         node: usize,
     },
-    /// A member has neither gone on with the others nor halted.
+    /// A member has neither halted nor gone on: without those that are dead, and with the placement that others go by.
     Member {
         /// Its node.
         node: usize,
@@ -31,8 +31,11 @@ pub enum Awaited {
     Newcomer,
     /// A drain is still to come, or to be decided.
     Drain,
-    /// A member has so many bytes of partitions that it holds no more.
-    BytesOfOthers(usize),
+    /// Members have bytes of partitions that they hold no more.
+    Forgotten {
+        /// How many.
+        bytes: usize,
+    },
 }
 
 impl fmt::Display for Awaited {
@@ -40,13 +43,15 @@ impl fmt::Display for Awaited {
         match self {
             Self::Job { node } => write!(out, "a job at node {node} does not end"),
             Self::Member { node, epoch, latest } => {
-                write!(out, "node {node} is in epoch {epoch}, and others are in epoch {latest}")?;
-                write!(out, " or have another placement")
+                write!(
+                    out,
+                    "node {node} has not gone on: its epoch is {epoch}, the latest is {latest}"
+                )
             }
             Self::Placement => write!(out, "copies are not where they are to be"),
             Self::Newcomer => write!(out, "a process is neither let in nor refused"),
             Self::Drain => write!(out, "a drain is not decided"),
-            Self::BytesOfOthers(bytes) => {
+            Self::Forgotten { bytes } => {
                 write!(out, "members have {bytes} bytes of partitions that they hold no more")
             }
         }
@@ -57,20 +62,25 @@ impl Simulation {
     /// What the run waits for, but for its clients.
     #[must_use]
     pub fn awaited(&self) -> Option<Awaited> {
-        let job = self.working_node().map(|node| Awaited::Job { node });
-        job.or_else(|| self.awaited_member()).or_else(|| {
-            let bytes = || match self.lease_terms {
-                Some(_) if !self.has_halted() => self.bytes_of_others(),
-                _ => 0,
-            };
-            if self.awaits_newcomers() {
-                Some(Awaited::Newcomer)
-            } else if self.awaits_drains() {
-                Some(Awaited::Drain)
-            } else {
-                Some(bytes()).filter(|bytes| *bytes > 0).map(Awaited::BytesOfOthers)
-            }
-        })
+        if let Some(node) = self.working_node() {
+            return Some(Awaited::Job { node });
+        }
+        if let Some((node, epoch, latest)) = self.late_member() {
+            return Some(Awaited::Member { node, epoch, latest });
+        }
+        let has_living = self.nodes.iter().any(|node| !node.has_ended);
+        if has_living && !self.is_placed() {
+            return Some(Awaited::Placement);
+        }
+        if self.awaits_newcomers() {
+            return Some(Awaited::Newcomer);
+        }
+        if self.awaits_drains() {
+            return Some(Awaited::Drain);
+        }
+        let gives_back = self.lease_terms.is_some() && !self.has_halted();
+        let bytes = if gives_back { self.bytes_of_others() } else { 0 };
+        (bytes > 0).then_some(Awaited::Forgotten { bytes })
     }
 
     /// Whether no job runs or waits.
@@ -85,12 +95,11 @@ impl Simulation {
         self.nodes.iter().position(|node| !node.has_ended && works(node))
     }
 
-    /// A member that lives and has not gone on without those that are dead, with all copies and primaries where they are to be.
-    fn awaited_member(&self) -> Option<Awaited> {
+    /// A member that lives and has not gone on, with its epoch and the latest.
+    fn late_member(&self) -> Option<(usize, u32, u32)> {
         let (latest, dead) = (self.latest_configuration(), self.dead());
-        let mut living = self.nodes.iter().enumerate().filter(|(_, node)| !node.has_ended);
-        let is_placed = self.is_placed();
-        living.find_map(|(node, _)| {
+        let mut living = (0..self.nodes.len()).filter(|node| !self.nodes[*node].has_ended);
+        living.find_map(|node| {
             let view = self.cluster.members[node].node().view();
             let configuration = view.configuration();
             let is_out = |dead: &usize| {
@@ -100,14 +109,7 @@ impl Simulation {
                 && configuration.settled_placement() == latest.settled_placement()
                 && dead.iter().all(is_out)
                 && configuration.phase == Phase::Active;
-            match goes_on {
-                true if is_placed => None,
-                true => Some(Awaited::Placement),
-                false => {
-                    let (epoch, latest) = (configuration.epoch, latest.epoch);
-                    Some(Awaited::Member { node, epoch, latest })
-                }
-            }
+            (!goes_on).then_some((node, configuration.epoch, latest.epoch))
         })
     }
 
