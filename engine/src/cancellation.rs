@@ -61,6 +61,11 @@ impl CancellationToken {
         self.change(CANCELLED, DETACHED) || self.stage.load(Ordering::Acquire) == DETACHED
     }
 
+    /// Whether the job is cancelled, and has not seen that yet.
+    pub(crate) fn is_unseen(&self) -> bool {
+        self.stage.load(Ordering::Acquire) == CANCELLED
+    }
+
     /// The job has a coroutine.
     pub(crate) fn begin(&self) {
         // Relaxed: the flag says whose silences count, and orders nothing.

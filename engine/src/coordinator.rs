@@ -205,8 +205,8 @@ impl<'s> Coordinator<'s> {
         self.wait_below((BACKOFF_NS_MIN << attempt.min(16)).min(BACKOFF_NS_MAX));
     }
 
-    /// Backs off, longer and longer after many conflicts. All attempts together take half a second or more, so they outlast a thread
-    /// that has lost its core with rows locked.
+    /// Backs off, longer and longer after many conflicts. A hundred attempts together take about half a second, and two hundred about
+    /// four seconds, so they outlast a thread that has lost its core with rows locked.
     fn outwait(&mut self, attempt: u32) {
         let lasting = attempt.saturating_sub(LASTING_ATTEMPTS).div_ceil(LASTING_STEP);
         let longest = BACKOFF_NS_MAX << lasting.min(LASTING_DOUBLINGS_MAX);
@@ -337,6 +337,11 @@ impl<'s> Coordinator<'s> {
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.transaction.is_cancelled()
+    }
+
+    /// Whether the job is cancelled, and has not seen that yet: what it does is in vain.
+    pub(crate) fn acts_in_vain(&self) -> bool {
+        self.transaction.acts_in_vain()
     }
 
     /// Keeps others from locking rows of an ordered table, until [`Self::release_barriers`] or the end of the job.

@@ -15,6 +15,7 @@ mod scans;
 mod tests;
 mod times;
 
+use std::cell::Cell;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,8 +32,8 @@ use crate::transaction::{Change, Observation, ScanObservation};
 
 /// Attempts to read what others hold, before the conflict is reported.
 const READ_ATTEMPTS_MAX: u32 = 20;
-/// The same, and those of a commit to lock or validate what others hold, of a transaction that is not run again by itself. They take four
-/// seconds or more, and so outlast threads that have lost their cores with rows locked, however many threads want the cores.
+/// The same, and those of a commit to lock or validate what others hold, of a transaction that is not run again by itself. They take about four
+/// seconds, and so outlast threads that have lost their cores with rows locked, however many threads want the cores.
 const ATTEMPTS_MAX: u32 = 200;
 /// Observations that name their rows. A transaction that has made more forgets which rows of a bucket it has read, and conflicts with
 /// changes of all of them.
@@ -564,23 +565,37 @@ impl Deferred {
     }
 }
 
-/// Runs `attempt`, and again, a bounded number of times, while another transaction holds what it locks or validates. It holds nothing
+/// Runs `attempt`, and again, a bounded number of times, while another transaction holds what it locks or validates. It holds no lock
 /// meanwhile, so no two wait for each other.
 fn unless_locked<'s, T>(
     coordinator: &mut Coordinator<'s>,
     attempts_max: u32,
-    mut attempt: impl FnMut(&mut Coordinator<'s>) -> Result<T, Abort>,
+    attempt: impl FnMut(&mut Coordinator<'s>) -> Result<T, Abort>,
 ) -> Result<T, Abort> {
     let is_locked = |abort: &Abort| matches!(abort, Abort::Conflict(Conflict::Locked));
-    coordinator.retried(attempts_max, is_locked, |coordinator, _| attempt(coordinator))
+    repeated(coordinator, attempts_max, is_locked, attempt)
 }
 
 /// Runs `read`, and again while another transaction holds what it needs.
 fn retried<'s, T>(
     coordinator: &mut Coordinator<'s>,
     attempts_max: u32,
-    mut read: impl FnMut(&mut Coordinator<'s>) -> Result<T, Abort>,
+    read: impl FnMut(&mut Coordinator<'s>) -> Result<T, Abort>,
 ) -> Result<T, Abort> {
-    let is_conflict = |abort: &Abort| abort.is_conflict();
-    coordinator.retried(attempts_max, is_conflict, |coordinator, _| read(coordinator))
+    repeated(coordinator, attempts_max, |abort| abort.is_conflict(), read)
+}
+
+/// Runs `attempt`, and again while it is refused so, up to `attempts_max` times. A cancellation of the job ends that.
+fn repeated<'s, T>(
+    coordinator: &mut Coordinator<'s>,
+    attempts_max: u32,
+    is_refused: impl Fn(&Abort) -> bool,
+    mut attempt: impl FnMut(&mut Coordinator<'s>) -> Result<T, Abort>,
+) -> Result<T, Abort> {
+    let is_last = Cell::new(false);
+    let is_repeated = |abort: &Abort| !is_last.get() && is_refused(abort);
+    coordinator.retried(attempts_max, is_repeated, |coordinator, _| {
+        is_last.set(coordinator.acts_in_vain());
+        attempt(coordinator)
+    })
 }

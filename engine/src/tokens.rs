@@ -37,7 +37,7 @@ const TABLE: &str = "idempotency tokens";
 /// Expected clients; more fit as well.
 const CLIENTS: u64 = 1_024;
 /// Runs of a question before its conflict is reported.
-const ATTEMPTS_MAX: u32 = 100;
+const ATTEMPTS_MAX: u32 = 200;
 /// Transactions under tokens of which one looks for old rows.
 const USES_PER_SWEEP: u64 = 8;
 /// Rows that it looks at.

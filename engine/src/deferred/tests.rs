@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use gannet_storage::Direction;
 
-use super::Deferred;
+use super::{ATTEMPTS_MAX, Deferred, repeated};
+use crate::cancellation::CancellationToken;
 use crate::cluster::{Cluster, ClusterOptions, WorkerId};
 use crate::configuration::{Change, ChangeError};
 use crate::coordinator::Coordinator;
@@ -184,4 +185,32 @@ fn a_primary_whose_rows_are_locked_keeps_its_partition() {
     hand_over(&cluster, 1).unwrap();
     assert_eq!(cluster.configuration().primary(0), 1);
     insert(&cluster, table, "b");
+}
+
+/// The attempts of a job that meets a lock for ever, and is cancelled in one of them, if so.
+fn attempts(cluster: &Cluster, cancelled_in: Option<u32>) -> u32 {
+    let job = move |coordinator: &mut Coordinator<'_>| {
+        let token = Arc::new(CancellationToken::default());
+        coordinator.set_cancellation(Arc::clone(&token));
+        let (mut attempts, is_refused) = (0, |abort: &Abort| abort.is_conflict());
+        let ended = repeated(coordinator, ATTEMPTS_MAX, is_refused, |_| {
+            attempts += 1;
+            if Some(attempts) == cancelled_in {
+                assert!(!token.cancel(), "nothing was logged");
+            }
+            Err::<(), _>(Conflict::Locked.into())
+        });
+        assert_eq!(ended, Err(Conflict::Locked.into()));
+        // Whoever has cancelled it was told that it changes nothing.
+        assert_eq!(token.may_log(), cancelled_in.is_none());
+        attempts
+    };
+    cluster.spawn_anywhere(job).unwrap().wait().unwrap()
+}
+
+#[test]
+fn a_job_that_is_cancelled_waits_for_no_lock() {
+    let (cluster, _) = one_partition(3);
+    assert_eq!(attempts(&cluster, Some(3)), 4);
+    assert_eq!(attempts(&cluster, None), ATTEMPTS_MAX);
 }

@@ -507,6 +507,11 @@ impl<'s> Transaction<'s> {
         self.cancellation.as_ref().is_some_and(|cancellation| cancellation.is_cancelled())
     }
 
+    /// Whether the job is cancelled, and has not seen that yet.
+    pub(crate) fn acts_in_vain(&self) -> bool {
+        self.cancellation.as_ref().is_some_and(|cancellation| cancellation.is_unseen())
+    }
+
     /// The epoch that it began in.
     #[inline]
     pub(crate) fn epoch(&self) -> u32 {

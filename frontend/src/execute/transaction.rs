@@ -17,8 +17,9 @@ use crate::execute::unfinished::note_dropped;
 use crate::execute::{Context, Resources};
 use crate::memory::{Budget, Charge};
 
-/// Runs of a transaction before its conflict is reported.
-const ATTEMPTS_MAX: u32 = 100;
+/// Runs of a transaction before its conflict is reported. They take about four seconds, and so outlast threads that have lost their cores
+/// with rows locked.
+const ATTEMPTS_MAX: u32 = 200;
 /// Runs of a statement after which its commits wait for rows that others have reserved, if it cannot reserve them itself.
 const PATIENT_ATTEMPT: u32 = 3;
 /// Runs of a query that other transactions may overtake; afterwards they wait for the query.
@@ -80,8 +81,13 @@ impl Transaction {
 
     /// A transaction that sees this catalog in all its statements.
     pub(crate) fn seeing(catalog: Arc<Catalog>) -> Self {
-        let deferred = Deferred::new().run_once();
+        let deferred = Deferred::new().waiting_for_reservations();
         Self { catalog: Some(catalog), deferred, ..Self::new() }
+    }
+
+    /// For a transaction that is not run again by itself: see [`Deferred::run_once`].
+    pub(crate) fn run_once(self) -> Self {
+        Self { deferred: self.deferred.run_once(), ..self }
     }
 
     /// A transaction that writes nothing, and keeps others from writing while it scans: see [`Deferred::with_scan_barriers`].

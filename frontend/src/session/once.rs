@@ -84,7 +84,7 @@ impl Session {
         let token = self.token();
         self.forget_token();
         let catalog = self.database.catalog();
-        let mut transaction = Transaction::seeing(Arc::clone(&catalog));
+        let mut transaction = Transaction::seeing(Arc::clone(&catalog)).run_once();
         if let Some(token) = token? {
             let resources = self.resources(&catalog);
             let own = token.clone();
