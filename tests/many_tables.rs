@@ -219,7 +219,8 @@ fn a_large_transaction_finds_buckets_for_its_rows() {
     };
     let insert = |rows: Range<u32>| {
         let committed = cluster.spawn_anywhere(move |coordinator| {
-            let mut deferred = Deferred::new();
+            // A split that is under way may hold a lock.
+            let mut deferred = Deferred::new().run_once();
             for row in rows {
                 deferred.insert(table, row.to_be_bytes().to_vec(), vec![1]);
             }
@@ -288,7 +289,7 @@ fn the_memory_of_a_dropped_table_is_waited_for() {
     let insert = |table, keys: Range<u32>| {
         let inserted = cluster.spawn_anywhere(move |coordinator| {
             let is_conflict = |error: &Abort| matches!(error, Abort::Conflict(_));
-            coordinator.retried(100, is_conflict, |coordinator, _| {
+            coordinator.retried(200, is_conflict, |coordinator, _| {
                 let mut deferred = Deferred::new();
                 keys.clone().for_each(|key| {
                     deferred.insert(table, key.to_be_bytes().to_vec(), vec![1; 100]);

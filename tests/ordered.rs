@@ -294,7 +294,7 @@ fn a_lock_that_is_requested_again_and_refused_is_released() {
     let scanned = Arc::new(AtomicU32::new(0));
     let scanned_count = Arc::clone(&scanned);
     let scans = cluster.spawn(WorkerId { node: 0, worker: 1 }, move |coordinator| {
-        let mut pauses = (0..8).map(Duration::from_millis).cycle();
+        let mut pauses = (0..7).map(|n| Duration::from_millis((1 << n) - 1)).cycle();
         while !scans_end.load(Ordering::SeqCst) {
             let mut reader = Deferred::new().with_scan_barriers();
             // The row may be locked just now, which does not matter.

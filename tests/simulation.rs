@@ -54,11 +54,12 @@ fn kills(report: &str) -> Vec<(String, u64)> {
 
 #[test]
 fn five_hundred_seeds_break_nothing() {
-    // Half of them are always the same, half are new in every run; a seed that fails is printed.
+    // Half of them are always the same. Half are new in every run that does not name the first; a seed that fails is printed.
     let (mut transactions, mut committed, mut handed_over) = (0, 0, 0);
     let (mut let_in, mut added, mut elections) = (0, 0, 0);
     let mut killed = BTreeMap::new();
-    let fresh = RandomState::new().hash_one(0) >> 32;
+    let named = std::env::var("GANNET_FIRST_SEED").ok().map(|first| first.parse().unwrap());
+    let fresh = named.unwrap_or_else(|| RandomState::new().hash_one(0) >> 32);
     for first_seed in [1, fresh] {
         let first_seed = first_seed.to_string();
         let output =

@@ -76,6 +76,8 @@ mod tests {
             assert!(now >= last);
             last = now;
         }
+        // The thread may have lost its core since.
+        let last = clock.now_ns();
         // The unit is right; how exact the rate is depends on how busy the machine was.
         assert!(last - start >= 10_000_000, "{} ns", last - start);
     }

@@ -14,7 +14,7 @@ pub(crate) const ALL: KeyRange = KeyRange { from: Bound::Unbounded, to: Bound::U
 pub(crate) fn open(threads: usize) -> (Arc<Cluster>, TableId) {
     let cluster = Cluster::open(ClusterOptions {
         threads,
-        // Each of 16 partitions has a part of it, and may get all the rows of one megabyte.
+        // A partition has a sixteenth of it, which holds all nine rows of a megabyte if they fall into one.
         memory_limit_bytes: Some(512 << 20),
         ..ClusterOptions::default()
     });

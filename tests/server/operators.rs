@@ -70,7 +70,8 @@ fn the_death_of_a_node_is_seen_in_status_metrics_and_log() {
     assert_eq!(measured(left, "gannet_epoch"), [2, 2]);
     assert_eq!(measured(left, "gannet_members"), [2, 2]);
     assert_eq!(measured(left, "gannet_membership_changes_total"), [1, 1]);
-    assert_eq!(measured(left, "gannet_manager_leader").iter().sum::<u64>(), 1);
+    let leaders = || measured(left, "gannet_manager_leader").iter().sum::<u64>();
+    assert!((0..100).any(|_| leaders() == 1));
     assert!((0..100).any(|_| measured(left, "gannet_lease_held") == [1, 1]));
     for name in [
         "gannet_suspicions_total",
@@ -153,7 +154,7 @@ async fn nodes_that_are_all_stopped_at_once_end_soon() {
             let ended = nodes.iter_mut().map(|node| (node.wait().code(), node.log()));
             ended.collect::<Vec<_>>()
         });
-        let ended = tokio::time::timeout(Duration::from_secs(5), ended).await;
+        let ended = tokio::time::timeout(Duration::from_secs(30), ended).await;
         for (code, log) in ended.expect("all nodes have ended").unwrap() {
             assert!(code == Some(0) && !log.contains("has the only copy"), "{replicas}: {log}");
         }

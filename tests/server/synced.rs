@@ -23,7 +23,7 @@ fn calls(name: &str, rule: Option<&str>, data: &Path) -> String {
     let plan = Plan::new(name);
     let start = |node: usize| {
         let mut command = plan.command(node);
-        command.arg("--manager-data").arg(data.join(node.to_string()));
+        command.args(["--lease", "1s", "--manager-data"]).arg(data.join(node.to_string()));
         command.envs(rule.map(|rule| ("GANNET_MUTANT", rule))).spawn().unwrap()
     };
     let mut nodes: Vec<_> = [0, 1, 2].map(start).into_iter().map(Server::listening).collect();
