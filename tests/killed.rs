@@ -295,6 +295,7 @@ fn jobs_that_have_not_begun_go_to_other_nodes() {
             other => panic!("{other:?}"),
         }
     }
+    assert!(committed > 0);
     assert_eq!(read(&cluster, table, 0), FIRST_BALANCE + committed);
     println!("{elsewhere} of 200 jobs ran elsewhere, {committed} committed");
     let refused = cluster.spawn(at, add).map(drop);

@@ -585,7 +585,8 @@ fn retried<'s, T>(
     repeated(coordinator, attempts_max, |abort| abort.is_conflict(), read)
 }
 
-/// Runs `attempt`, and again while it is refused so, up to `attempts_max` times. A cancellation of the job ends that.
+/// Runs `attempt` up to `attempts_max` times, until it ends otherwise than `is_refused` says. After a cancellation of the job one attempt
+/// follows, which may not log.
 fn repeated<'s, T>(
     coordinator: &mut Coordinator<'s>,
     attempts_max: u32,

@@ -26,6 +26,8 @@ use std::time::Duration;
 
 /// A lease without an end.
 pub(crate) const ENDLESS: u64 = u64::MAX;
+/// Renewals in the time of a lease.
+pub(crate) const RENEWALS_PER_LEASE: u32 = 5;
 /// A lease that was given up: it is not extended any more.
 const GIVEN_UP: u64 = 0;
 /// A lease that was never granted.
@@ -76,7 +78,7 @@ impl LeaseTerms {
 
     /// Between two renewals.
     pub(crate) fn renewal_ns(self) -> u64 {
-        self.length_ns / 5
+        self.length_ns / u64::from(RENEWALS_PER_LEASE)
     }
 
     /// How long its holder counts on it, from when the renewal was sent.

@@ -24,15 +24,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use gannet_rules::rule;
 
 use crate::decision::Standing;
-use crate::lease::LeaseTerms;
+use crate::lease::{LeaseTerms, RENEWALS_PER_LEASE};
 
 /// The members of the manager's log that vote, or the two sets between which they change. Of each set a majority counts.
 pub(crate) type Voters = Vec<BTreeSet<u16>>;
 
 /// No place of the log: whoever names it is told who votes.
 const NOWHERE: u64 = u64::MAX;
-/// As many renewals as there are in the time of a lease.
-const RENEWALS_UNANSWERED_MAX: u32 = 5;
 
 /// See the module's text.
 pub(crate) struct Leases {
@@ -166,7 +164,8 @@ impl Leases {
         self.renews_at_ns = now_ns + self.terms.renewal_ns();
         if !self.votes {
             self.unanswered += 1;
-            if self.unanswered > RENEWALS_UNANSWERED_MAX {
+            if self.unanswered > RENEWALS_PER_LEASE {
+                self.unanswered = 0;
                 self.voters.clear();
                 self.granted.clear();
             }

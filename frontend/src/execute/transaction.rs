@@ -235,7 +235,9 @@ pub(crate) fn alone_unless<T>(
         }
         let mut context = Context::new(coordinator, &mut transaction, resources);
         (context.attempt, context.commits) = (attempt, true);
-        let result = match work(&mut context) {
+        // After a conflict, which may have lasted.
+        let wanted = if attempt > 1 { context.check_cancel() } else { Ok(()) };
+        let result = match wanted.and_then(|()| work(&mut context)) {
             Ok(output) => match transaction.commit(coordinator, resources) {
                 Ok(()) => Ok(output),
                 Err(abort) => Err(abort.into()),

@@ -188,7 +188,7 @@ fn a_member_whose_log_fails_before_it_says_who_votes_asks_all_others() {
     assert_eq!(newcomer.renew(&others, 0), Some((index, set(&[0, 1, 2]))));
     assert!(voter.grant((3, 1), (index, &[]), 0));
     // None of those answers for a lease: others may vote by now.
-    for _ in 1..RENEWALS_UNANSWERED_MAX {
+    for _ in 1..RENEWALS_PER_LEASE {
         assert_eq!(newcomer.renew(&others, 0), Some((index, set(&[0, 1, 2]))));
     }
     assert_eq!(newcomer.renew(&others, 0), Some((NOWHERE, others)));

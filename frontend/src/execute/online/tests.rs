@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use gannet_engine::{Cluster, ClusterOptions, Direction, KeyRange, TableId};
+use gannet_engine::{Abort, Cluster, ClusterOptions, Conflict, Direction, KeyRange, TableId};
 use pollster::block_on;
 use proptest::prelude::{Just, Strategy, prop_oneof};
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -532,4 +532,20 @@ fn an_index_built_during_random_changes_has_the_entries_of_its_rows() {
     }
     let (built, failed, refused) = counts.get();
     assert!(built > 50 && failed > 20 && refused > 50, "{counts:?}");
+}
+
+#[test]
+fn a_statement_that_is_cancelled_in_a_conflict_is_not_run_again() {
+    let runs = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&runs);
+    let ended = on(&database(), move |coordinator, resources| {
+        let begin = |_| Transaction::seeing(resources.database.catalog());
+        alone(coordinator, resources, begin, |context| -> Result<(), Failure> {
+            if counted.fetch_add(1, Ordering::Relaxed) == 1 {
+                context.resources.cancel.store(true, Ordering::Relaxed);
+            }
+            Err(Abort::Conflict(Conflict::Locked).into())
+        })
+    });
+    assert_eq!((ended.unwrap_err().code, runs.load(Ordering::Relaxed)), ("57014", 2));
 }
