@@ -139,21 +139,28 @@ pub(super) fn rebuild(
     table: &Table,
     context: &mut Context<'_, '_>,
 ) -> Result<(), Failure> {
-    each_page(before, context, |rows, context| add_rows(table, rows, context))
+    let row = |(_, row)| row;
+    each_page(before, context, |rows, context| {
+        add_rows(table, rows.into_iter().map(row).collect(), context)
+    })
+}
+
+/// The primary key of a row, which has none in it yet: 23502 if a column of it is NULL.
+pub(super) fn new_primary(table: &Table, row: &Row) -> Result<Vec<u8>, SqlError> {
+    no_nulls(table, table.primary_columns(), row)?;
+    Ok(table.primary_bytes(row, None))
 }
 
 /// Writes rows of another storage under the primary key of `table`.
 pub(super) fn add_rows(
     table: &Table,
-    rows: KeyedRows,
+    rows: Vec<Row>,
     context: &mut Context<'_, '_>,
 ) -> Result<(), Failure> {
-    let columns = table.primary_columns();
     let keys_per_row = 1 + table.indexes.len();
     let mut puts = Vec::with_capacity(rows.len() * keys_per_row);
-    for (_, row) in &rows {
-        no_nulls(table, columns, row)?;
-        let primary = table.primary_bytes(row, None);
+    for row in &rows {
+        let primary = new_primary(table, row)?;
         puts.push((table.row_key(&primary), encode(row)));
         puts.extend(table.indexes.iter().map(|index| index.entry(row, &primary)));
     }
@@ -161,8 +168,9 @@ pub(super) fn add_rows(
         None => Ok(()),
         Some(number) => {
             let name = table.primary_key.as_ref().map_or("", |key| &key.name);
-            let row = &rows[number / keys_per_row].1;
-            Err(not_built(table, name, duplicate_key(table, name, columns, row)).into())
+            let row = &rows[number / keys_per_row];
+            let error = duplicate_key(table, name, table.primary_columns(), row);
+            Err(not_built(table, name, error).into())
         }
     }
 }

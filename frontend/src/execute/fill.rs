@@ -1,14 +1,18 @@
 //! Filling what is built online: the entries of an index, or the rows of a table under their new primary key.
 //!
 //! ```text
-//! read    the rows of a chunk of the table, page by page: of each its primary key and its future key
+//! read    the rows of a chunk of the table, page by page: of each its future key
 //! divide  the chunk into shares, one for each partition of the future keys
-//! write   each share by one worker of the node, in the order of its keys, in transactions that read their rows again
+//! write   each share by one worker of the node, in the order of its keys, in transactions of their own
 //! ```
+//! Other transactions change the rows while an index is built. So a page of entries is written by a transaction that reads its rows again. Nobody
+//! changes the rows of a frozen table, which are written as they were read.
+//!
 //! Workers that write to different partitions lock no bucket that another one wants, and keys that come in their order find the leaves of the
 //! index in the processor's cache. The statement's own coroutine reads, and writes while there are shares enough (`sharing`).
 //!
-//! *Invariant*: a row is written by a transaction that has read it.
+//! *Invariant*: a page is written by a transaction that has read its rows, or that depends on the declaration which froze them before they were
+//! read.
 //!
 //! *Not here*: what is declared before, and what follows (`online`); builds inside BEGIN (`build`).
 
@@ -18,13 +22,14 @@ use std::sync::Arc;
 use gannet_engine::{Coordinator, Direction, KeyRange, TableKey};
 
 use crate::catalog::{Catalog, Index, Table, table_key};
-use crate::encoding::row::{Wanted, decode};
+use crate::encoding::row::{Wanted, decode, encode};
 use crate::error::{Failure, SqlError};
-use crate::execute::build::{KeyedRows, add_entries, add_rows};
+use crate::execute::build::{KeyedRows, add_entries, add_rows, new_primary};
 use crate::execute::changes::{Build, changed_meanwhile};
 use crate::execute::scan::whole;
 use crate::execute::sharing::{Sharing, Work};
 use crate::execute::transaction::alone;
+use crate::execute::write::insert_keys;
 use crate::execute::{Context, Resources, Row, Transaction};
 use crate::memory::{Budget, Charge};
 
@@ -39,12 +44,13 @@ const CHUNK_PART: usize = 8;
 /// A page ends with the row at which it has so many bytes: one transaction writes them.
 const PAGE_BYTES: usize = 1 << 20;
 
-/// A row that is to be written: its future key, where that lies, and its present primary key.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
+/// A row that is to be written: its future key, where that lies, and what is written there.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Placed {
     partition: u16,
     key: Vec<u8>,
-    pub(super) primary: Vec<u8>,
+    /// For an index the row's primary key. For a new primary key the row, as it is stored.
+    source: Vec<u8>,
     /// Bytes of the row.
     row_bytes: usize,
 }
@@ -52,7 +58,7 @@ pub(super) struct Placed {
 impl Placed {
     /// Memory that it takes.
     fn memory_bytes(&self) -> usize {
-        size_of::<Self>() + self.key.len() + self.primary.len()
+        size_of::<Self>() + self.key.len() + self.source.len()
     }
 }
 
@@ -184,9 +190,7 @@ impl Work for Filling {
         let begin = |_| self.begin();
         let written = alone(coordinator, resources, begin, |context| {
             let rows = share.page(page_rows(context));
-            let primaries = share.rows.iter().take(rows).map(|row| &row.primary[..]);
-            let primaries: Vec<&[u8]> = primaries.collect();
-            write_page(&self.build, self.table()?, &primaries, context)?;
+            write_page(&self.build, self.table()?, &share.rows.as_slices().0[..rows], context)?;
             Ok(rows)
         })?;
         share.rows.drain(..written);
@@ -211,32 +215,50 @@ pub(super) fn read_page(
     let page = context.scan(table.rows(), range, Direction::Ascending, rows_max)?;
     let configuration = context.resources.database.cluster.configuration();
     let placed = |(primary, bytes): (&[u8], &[u8])| {
-        let key = target.key(&decode(bytes, &Wanted::All, &missing)?, primary);
+        let row = decode(bytes, &Wanted::All, &missing)?;
+        let (key, source) = match &target {
+            Target::Index(index) => (index.entry(&row, primary).0.key, primary.to_vec()),
+            Target::Rebuilt(rebuilt) => (new_primary(rebuilt, &row)?, encode(&row)),
+        };
         let partition = configuration.partition_of_row(&key);
-        Ok(Placed { partition, key, primary: primary.to_vec(), row_bytes: bytes.len() })
+        Ok(Placed { partition, key, source, row_bytes: bytes.len() })
     };
     let placed: Result<_, SqlError> = page.rows.iter().map(placed).collect();
     Ok((placed?, page.rest))
 }
 
-/// Writes those of some rows, named by their primary keys, that are still there.
+/// Writes a page of rows, or the entries of those that are still there.
 pub(super) fn write_page(
     build: &Build,
     table: &Table,
-    primaries: &[&[u8]],
+    page: &[Placed],
     context: &mut Context<'_, '_>,
 ) -> Result<(), Failure> {
     depend_on(table, context)?;
-    let keys: Vec<TableKey> = primaries.iter().map(|primary| table.row_key(primary)).collect();
-    let values = context.get_many(&keys)?;
-    let missing = table.missing_values()?;
-    let there = primaries.iter().zip(values).filter_map(|(primary, value)| Some((primary, value?)));
-    let rows: Result<KeyedRows, SqlError> = there
-        .map(|(primary, value)| Ok((primary.to_vec(), decode(&value, &Wanted::All, &missing)?)))
-        .collect();
     match Target::of(build, table)? {
-        Target::Index(index) => add_entries(table, index, rows?, context),
-        Target::Rebuilt(rebuilt) => add_rows(rebuilt, rows?, context),
+        Target::Index(index) => {
+            let keys: Vec<TableKey> = page.iter().map(|row| table.row_key(&row.source)).collect();
+            let values = context.get_many(&keys)?;
+            let missing = table.missing_values()?;
+            let there = page.iter().zip(values).filter_map(|(row, value)| Some((row, value?)));
+            let rows: Result<KeyedRows, SqlError> = there
+                .map(|(row, value)| {
+                    Ok((row.source.clone(), decode(&value, &Wanted::All, &missing)?))
+                })
+                .collect();
+            add_entries(table, index, rows?, context)
+        }
+        // The second attempt tells duplicates.
+        Target::Rebuilt(rebuilt) if context.attempt == 1 && rebuilt.indexes.is_empty() => {
+            let keys = page.iter().map(|row| (rebuilt.row_key(&row.key), row.source.clone()));
+            insert_keys(keys, context)
+        }
+        Target::Rebuilt(rebuilt) => {
+            let missing = rebuilt.missing_values()?;
+            let rows: Result<Vec<Row>, SqlError> =
+                page.iter().map(|row| decode(&row.source, &Wanted::All, &missing)).collect();
+            add_rows(rebuilt, rows?, context)
+        }
     }
 }
 
@@ -255,14 +277,6 @@ impl<'t> Target<'t> {
                 let found = table.indexes.iter().find(|other| other.id == *index);
                 found.map(Self::Index).ok_or_else(changed_meanwhile)
             }
-        }
-    }
-
-    /// The future key of a row.
-    fn key(&self, row: &Row, primary: &[u8]) -> Vec<u8> {
-        match self {
-            Self::Index(index) => index.entry(row, primary).0.key,
-            Self::Rebuilt(rebuilt) => rebuilt.primary_bytes(row, None),
         }
     }
 }

@@ -14,7 +14,7 @@ use super::{finish, take_back, with_newest};
 use crate::catalog::SeenVersions;
 use crate::encoding::row::{Wanted, decode};
 use crate::error::{Failure, SqlError};
-use crate::execute::fill::{read_page, write_page};
+use crate::execute::fill::{Placed, read_page, write_page};
 use crate::execute::scan::whole;
 use crate::execute::unfinished::note_build;
 use crate::expression::function::Facts;
@@ -84,8 +84,8 @@ struct Stepped {
     build: Build,
     /// The range that is left to read.
     rest: Option<KeyRange>,
-    /// The primary keys of rows that were read and are left to write.
-    read: VecDeque<Vec<u8>>,
+    /// Rows that were read and are left to write.
+    read: VecDeque<Placed>,
 }
 
 impl Stepped {
@@ -131,7 +131,7 @@ impl Stepped {
             read_page(build, table, (&range, rows_max), context)
         })?;
         rows.sort();
-        self.read.extend(rows.into_iter().map(|row| row.primary));
+        self.read.extend(rows);
         self.rest = rest;
         Ok(())
     }
@@ -139,10 +139,7 @@ impl Stepped {
     /// Writes so many rows that were read.
     fn write(&mut self, rows_max: usize) -> Result<(), SqlError> {
         let rows: Vec<_> = self.read.drain(..rows_max.min(self.read.len())).collect();
-        self.work(move |build, table, context| {
-            let rows: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
-            write_page(build, table, &rows, context)
-        })
+        self.work(move |build, table, context| write_page(build, table, &rows, context))
     }
 
     /// Reads and writes a page of so many rows. Tells whether rows are left.
