@@ -261,6 +261,11 @@ impl Cluster {
         (code == Some(0), errors)
     }
 
+    /// What all nodes have logged: another one may decide by now.
+    pub(crate) fn logs(&self) -> String {
+        (0..self.nodes.len()).map(|node| self.site.log(node)).collect()
+    }
+
     /// The node that decides on the membership, which is one of these.
     pub(crate) fn leader(&self, living: &BTreeSet<usize>) -> usize {
         awaited("a living node decides on the membership", || {

@@ -26,7 +26,7 @@ fn keys_of_partitions_without_a_copy_are_lost_and_the_others_go_on() {
     for (victim, epoch) in victims.zip(2..) {
         cluster.kill(victim);
         let begun = format!("all members work in epoch {epoch}");
-        awaited(&begun, || cluster.site.log(leader).contains(&begun).then_some(()));
+        awaited(&begun, || cluster.logs().contains(&begun).then_some(()));
         // Of two nodes one votes: the last goes on alone.
         let voters = "SELECT count(*) FROM gannet_nodes WHERE votes AND state = 'up'";
         awaited("the one that decides votes alone", || {

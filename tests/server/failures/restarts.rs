@@ -117,7 +117,7 @@ fn a_node_that_ends_again_and_again_is_let_in_later_each_time() {
     });
     assert!(others.iter().all(|node| summary.broken[*node] == 0), "{summary:?}");
     drop(std::mem::replace(&mut cluster.nodes[restless], last.unwrap()));
-    let log = cluster.site.log(leader);
+    let log = cluster.logs();
     // The first one had been there from the start.
     for (processes, seconds) in [(2, 1), (3, 2)] {
         let ended = format!("{processes} processes of node {restless} have ended soon after");
