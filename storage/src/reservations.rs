@@ -3,8 +3,9 @@
 //! A lock for a row that needs cells, or an entry in an ordered index, *reserves* them (rule C9): they are counted in the
 //! partition's share, and no other row gets them until the row is written or unlocked.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+use smallvec::SmallVec;
 
 use crate::arena::{Arena, Quota};
 use crate::cells::Need;
@@ -12,13 +13,38 @@ use crate::key::HashedKey;
 use crate::owner::Owner;
 use crate::sync::{Mutex, MutexGuard, lock};
 
-/// By owner and hash of the key: each key with that hash, and what is reserved for its row.
-type Reserved = BTreeMap<(Owner, u64), Vec<(Box<[u8]>, Need)>>;
+/// Reservations that an empty table keeps its memory for.
+const KEPT_MAX: usize = 1 << 10;
+
+/// What is reserved for a row.
+struct Reserved {
+    owner: Owner,
+    /// The hash of the key, and its bytes.
+    word: u64,
+    key: SmallVec<[u8; 16]>,
+    need: Need,
+}
+
+impl Reserved {
+    fn is_of(&self, (owner, key): (Owner, HashedKey<'_>)) -> bool {
+        self.owner == owner && self.word == key.word() && self.key[..] == *key.bytes()
+    }
+
+    fn hash(&self) -> u64 {
+        hash(self.owner, self.word)
+    }
+}
+
+/// The table takes its buckets by the low bits of a hash, and tags by the highest.
+fn hash(owner: Owner, word: u64) -> u64 {
+    let product = (owner.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    product ^ (product >> 32)
+}
 
 /// The reservations in one partition of a table on one node.
 pub(crate) struct Reservations {
     partition: u16,
-    reserved: Mutex<Reserved>,
+    reserved: Mutex<HashTable<Reserved>>,
 }
 
 impl Reservations {
@@ -26,7 +52,7 @@ impl Reservations {
         Self { partition, reserved: Mutex::default() }
     }
 
-    fn reserved(&self) -> MutexGuard<'_, Reserved> {
+    fn reserved(&self) -> MutexGuard<'_, HashTable<Reserved>> {
         lock(&self.reserved)
     }
 
@@ -48,17 +74,20 @@ impl Reservations {
         &self,
         arena: &Arena,
         (need, quota): (Need, Quota),
-        (owner, key): (Owner, HashedKey<'_>),
+        row: (Owner, HashedKey<'_>),
     ) -> bool {
         if !arena.reserve(self.partition, need, quota) {
             return false;
         }
+        let (owner, key) = row;
         let mut reserved = self.reserved();
-        let of_hash = reserved.entry((owner, key.word())).or_default();
-        let before = match of_hash.iter_mut().find(|(bytes, _)| **bytes == *key.bytes()) {
-            Some((_, before)) => std::mem::replace(before, need),
-            None => {
-                of_hash.push((key.bytes().into(), need));
+        let entry =
+            reserved.entry(hash(owner, key.word()), |other| other.is_of(row), Reserved::hash);
+        let before = match entry {
+            Entry::Occupied(mut there) => std::mem::replace(&mut there.get_mut().need, need),
+            Entry::Vacant(vacant) => {
+                let bytes = SmallVec::from_slice(key.bytes());
+                vacant.insert(Reserved { owner, word: key.word(), key: bytes, need });
                 Need::NOTHING
             }
         };
@@ -78,7 +107,7 @@ impl Reservations {
     /// Ends all reservations.
     pub(crate) fn release_all(&self, arena: &Arena) {
         let reserved = std::mem::take(&mut *self.reserved());
-        for (_, need) in reserved.into_values().flatten() {
+        for Reserved { need, .. } in reserved {
             arena.release(self.partition, need);
         }
     }
@@ -86,37 +115,28 @@ impl Reservations {
     /// Ends the reservations of other epochs than that of `present`, and names their rows.
     pub(crate) fn release_dead(&self, arena: &Arena, present: Owner) -> Vec<(Owner, Box<[u8]>)> {
         let mut reserved = self.reserved();
-        if reserved.is_empty() {
-            return Vec::new();
-        }
-        let is_live = |(owner, _): &(Owner, u64)| owner.is_of_epoch_of(present);
-        let (live, dead) = std::mem::take(&mut *reserved)
-            .into_iter()
-            .partition::<BTreeMap<_, _>, _>(|(row, _)| is_live(row));
-        *reserved = live;
+        let is_dead = |row: &mut Reserved| !row.owner.is_of_epoch_of(present);
+        let dead: Vec<Reserved> = reserved.extract_if(is_dead).collect();
         drop(reserved);
-        let mut rows = Vec::new();
-        for ((owner, _), of_hash) in dead {
-            for (key, need) in of_hash {
-                arena.release(self.partition, need);
-                rows.push((owner, key));
-            }
-        }
-        rows
+        let end = |Reserved { owner, key, need, .. }: Reserved| {
+            arena.release(self.partition, need);
+            (owner, key.into_boxed_slice())
+        };
+        dead.into_iter().map(end).collect()
     }
 
-    /// Forgets a row's reservation, and returns it. Two keys may have one hash.
-    fn take(&self, (owner, key): (Owner, HashedKey<'_>)) -> Need {
+    /// Forgets a row's reservation, and returns it.
+    fn take(&self, row: (Owner, HashedKey<'_>)) -> Need {
         let mut reserved = self.reserved();
-        let Entry::Occupied(mut of_hash) = reserved.entry((owner, key.word())) else {
+        let hash = hash(row.0, row.1.word());
+        let Ok(entry) = reserved.find_entry(hash, |other| other.is_of(row)) else {
             return Need::NOTHING;
         };
-        let at = of_hash.get().iter().position(|(bytes, _)| **bytes == *key.bytes());
-        let promised = at.map_or(Need::NOTHING, |at| of_hash.get_mut().swap_remove(at).1);
-        if of_hash.get().is_empty() {
-            of_hash.remove();
+        let need = entry.remove().0.need;
+        if reserved.is_empty() && reserved.capacity() > KEPT_MAX {
+            *reserved = HashTable::new();
         }
-        promised
+        need
     }
 }
 
