@@ -512,19 +512,30 @@ impl<R: Replica> Changes<R> {
     }
 
     /// Goes by what is decided, all of which every member has prepared before.
+    ///
+    /// A process that is no member yet has prepared to be one. Before that, a decider that does not know yet that another one decides may mean
+    /// the process before.
     fn sync(&mut self, (from, term): (usize, u64), decided: Box<Configuration>) -> Vec<Addressed> {
-        if std::mem::replace(&mut self.synced, term) == term {
+        if self.synced == term {
             // It has come twice.
             return Vec::new();
         }
-        let is_first = !self.is_formed();
-        let has_members = |first: &Configuration| first.members == decided.members;
-        let first = self.prepared.take_if(|(first, _)| is_first && has_members(first));
-        if let Some((first, prepared)) = first {
-            // The others have formed the cluster with this member, or let it in, and it has not heard of that yet.
-            self.replica.adopt(prepared);
-            self.go_by(first);
+        if !self.is_formed() {
+            let incarnation =
+                |of: &Configuration| of.members.get(self.node).map(|it| it.incarnation);
+            let own = self.prepared.as_ref().map(|(first, _)| incarnation(first));
+            if own != Some(incarnation(&decided)) {
+                return Vec::new();
+            }
+            let has_members =
+                |(first, _): &mut (Arc<Configuration>, _)| first.members == decided.members;
+            if let Some((first, prepared)) = self.prepared.take_if(has_members) {
+                // The others have formed the cluster with this member, or let it in, and it has not heard of that yet.
+                self.replica.adopt(prepared);
+                self.go_by(first);
+            }
         }
+        self.synced = term;
         self.end_preparing(&decided);
         if decided.version > self.configuration.version {
             let decided = Arc::new(*decided);

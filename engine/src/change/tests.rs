@@ -456,6 +456,32 @@ fn a_member_that_was_removed_counts_as_lost() {
     assert_eq!(member.lost(), BTreeSet::from([2]));
 }
 
+/// A new decider tells all members what is decided. Meanwhile another process may have come in the place of one of them.
+#[test]
+fn a_process_that_is_not_let_in_yet_is_no_member_by_what_its_predecessor_is_told() {
+    let first = Configuration::new(7, 3, 3, Partitioning::new(4).unwrap());
+    let mut process = Changes::new(1, Arc::new(first.clone().unformed()), Fake::default(), None);
+    let sync = |term, configuration: &Configuration| {
+        let configuration = Box::new(configuration.clone());
+        ChangeMessage::Sync { term, configuration }
+    };
+    assert_eq!(process.receive(2, sync(1, &first)), []);
+    assert!(!process.is_formed());
+    // It is let in.
+    let removed = first.after(&Change::Lose(1)).unwrap().after(&Change::Activate).unwrap();
+    let entry = MemberEntry { incarnation: 2, ..MemberEntry::absent() };
+    let change = Change::Join { node: 1, entry };
+    let joined = removed.after(&change).unwrap();
+    let decided = Box::new(Decided::new(Arc::new(removed)));
+    let round = 1 << 32 | 1;
+    process.receive(2, ChangeMessage::Admit { round, decided, change });
+    assert_eq!(process.receive(2, sync(1, &first)), []);
+    assert!(!process.is_formed());
+    let synced = (2, ChangeMessage::Synced { term: 1 });
+    assert_eq!(process.receive(2, sync(1, &joined)), [synced]);
+    assert_eq!(*process.configuration(), joined);
+}
+
 /// Set in the process that runs the next test without the rule.
 #[cfg(feature = "mutants")]
 const WITHOUT_RULE: &str = "GANNET_TEST_WITHOUT_LEASES_OVER";
