@@ -267,6 +267,10 @@ impl<R: Replica> Changes<R> {
     /// This member leads the manager's replicas, in a term that no other leads in, and has heard of all decisions.
     pub(crate) fn leads(&mut self, term: u64) -> Vec<Addressed> {
         self.end_founding();
+        if term < self.term {
+            // It hears this late: another one decides by now, or has.
+            return Vec::new();
+        }
         self.decider = Some(Decider::next((term, self.now_ns), &self.decided, self.terms));
         self.deliver(Vec::new())
     }
@@ -512,21 +516,12 @@ impl<R: Replica> Changes<R> {
     }
 
     /// Goes by what is decided, all of which every member has prepared before.
-    ///
-    /// A process that is no member yet has prepared to be one. Before that, a decider that does not know yet that another one decides may mean
-    /// the process before.
     fn sync(&mut self, (from, term): (usize, u64), decided: Box<Configuration>) -> Vec<Addressed> {
-        if self.synced == term {
-            // It has come twice.
+        if self.synced == term || !self.is_meant(&decided) {
+            // It has come twice, or is for the process before.
             return Vec::new();
         }
         if !self.is_formed() {
-            let incarnation =
-                |of: &Configuration| of.members.get(self.node).map(|it| it.incarnation);
-            let own = self.prepared.as_ref().map(|(first, _)| incarnation(first));
-            if own != Some(incarnation(&decided)) {
-                return Vec::new();
-            }
             let has_members =
                 |(first, _): &mut (Arc<Configuration>, _)| first.members == decided.members;
             if let Some((first, prepared)) = self.prepared.take_if(has_members) {
@@ -556,6 +551,15 @@ impl<R: Replica> Changes<R> {
         self.adopting.take_if(|_| self.replica.has_adopted()).into_iter().collect()
     }
 
+    /// Whether what is decided is meant for this process. One that is no member yet has prepared to be one. Else its predecessor is meant, by a
+    /// decider that does not know yet that another one decides.
+    fn is_meant(&self, decided: &Configuration) -> bool {
+        let incarnation = |of: &Configuration| of.members.get(self.node).map(|it| it.incarnation);
+        let is_own =
+            |(first, _): &(Arc<Configuration>, _)| incarnation(first) == incarnation(decided);
+        self.is_formed() || self.prepared.as_ref().is_some_and(is_own)
+    }
+
     /// A step of a change of the membership, at the decider or at a member.
     fn membership_step(&mut self, from: usize, message: MembershipMessage) -> Vec<Addressed> {
         let is_for_decider = match &message.step {
@@ -567,7 +571,11 @@ impl<R: Replica> Changes<R> {
         if is_for_decider {
             return self.for_decider(from, ChangeMessage::Membership(message));
         }
-        if !self.hears(term_of(message.number)) {
+        let is_meant = match &message.step {
+            Step::Prepare { configuration } => self.is_meant(configuration),
+            _ => true,
+        };
+        if !is_meant || !self.hears(term_of(message.number)) {
             return Vec::new();
         }
         let before = Arc::clone(&self.configuration);

@@ -467,6 +467,10 @@ fn a_process_that_is_not_let_in_yet_is_no_member_by_what_its_predecessor_is_told
     };
     assert_eq!(process.receive(2, sync(1, &first)), []);
     assert!(!process.is_formed());
+    let step = Step::Prepare { configuration: Box::new(first.after(&Change::Lose(2)).unwrap()) };
+    let number = 1 << 32 | 1;
+    assert_eq!(process.receive(2, wrapped((2, MembershipMessage { number, step })).1), []);
+    assert!(!process.is_formed());
     // It is let in.
     let removed = first.after(&Change::Lose(1)).unwrap().after(&Change::Activate).unwrap();
     let entry = MemberEntry { incarnation: 2, ..MemberEntry::absent() };
@@ -480,6 +484,16 @@ fn a_process_that_is_not_let_in_yet_is_no_member_by_what_its_predecessor_is_told
     let synced = (2, ChangeMessage::Synced { term: 1 });
     assert_eq!(process.receive(2, sync(1, &joined)), [synced]);
     assert_eq!(*process.configuration(), joined);
+}
+
+#[test]
+fn a_member_that_hears_late_that_it_led_does_not_decide() {
+    let first = Configuration::new(7, 3, 3, Partitioning::new(4).unwrap());
+    let mut member = Changes::new(1, Arc::new(first), Fake::default(), None);
+    member.receive(2, ChangeMessage::Leads { term: 3 });
+    assert_eq!(member.leads(2), []);
+    let is_sync = |(_, message): &Addressed| matches!(message, ChangeMessage::Sync { .. });
+    assert!(member.leads(4).iter().any(is_sync));
 }
 
 /// Set in the process that runs the next test without the rule.
