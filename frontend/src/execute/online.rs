@@ -77,7 +77,7 @@ pub(crate) fn run(
         .and_then(|()| with_newest(coordinator, resources, |context| finish(&build, context)));
     if let Err(failure) = built {
         // If this fails too, the client still gets the error above.
-        let _ = with_newest(coordinator, resources, |context| take_back(&build, context));
+        let _ = clean_up(coordinator, resources, |context| take_back(&build, context));
         return Err(failure);
     }
     Ok(output)
@@ -96,6 +96,16 @@ pub(super) fn with_newest(
             result => return result,
         };
     }
+}
+
+/// As [`with_newest`], for what has to be done when a statement has failed. A cancellation of the statement does not end it.
+fn clean_up(
+    coordinator: &mut Coordinator<'_>,
+    resources: &Resources,
+    change: impl Fn(&mut Context<'_, '_>) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let resources = Resources { cancel: Arc::default(), ..resources.lent() };
+    coordinator.without_cancellation(|coordinator| with_newest(coordinator, &resources, change))
 }
 
 /// Makes the build visible: the index is ready, or the new storage replaces the old one.

@@ -10,7 +10,7 @@ use proptest::prelude::{Just, Strategy, prop_oneof};
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
 use super::{Build, Context, Coordinator, Resources, Table, Transaction, alone, declare};
-use super::{finish, take_back, with_newest};
+use super::{clean_up, finish, take_back, with_newest};
 use crate::catalog::SeenVersions;
 use crate::encoding::row::{Wanted, decode};
 use crate::error::{Failure, SqlError};
@@ -545,4 +545,19 @@ fn a_statement_that_is_cancelled_in_a_conflict_is_not_run_again() {
         })
     });
     assert_eq!((ended.unwrap_err().code, runs.load(Ordering::Relaxed)), ("57014", 2));
+}
+
+/// Else a table would stay frozen whose build was cancelled.
+#[test]
+fn what_a_cancelled_statement_leaves_is_cleaned_up_in_spite_of_a_conflict() {
+    let runs = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&runs);
+    let ended = on(&database(), move |coordinator, resources| {
+        resources.cancel.store(true, Ordering::Relaxed);
+        clean_up(coordinator, resources, |_| match counted.fetch_add(1, Ordering::Relaxed) {
+            0 => Err(Abort::Conflict(Conflict::Locked).into()),
+            _ => Ok(()),
+        })
+    });
+    assert_eq!((ended, runs.load(Ordering::Relaxed)), (Ok(()), 2));
 }
