@@ -13,7 +13,7 @@ use anomalies::embedded::run;
 use anomalies::transcript::Script;
 use gannet_rules::Rule;
 
-/// A statement takes less than a millisecond, or meets a lock that stays.
+/// A statement takes less than a millisecond, or meets a lock that stays. One that takes longer for another reason counts as different.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The rules that a script names.

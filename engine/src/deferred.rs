@@ -586,7 +586,7 @@ fn retried<'s, T>(
 }
 
 /// Runs `attempt` up to `attempts_max` times, until it ends otherwise than `is_refused` says. After a cancellation of the job one attempt
-/// follows, which may not log.
+/// follows, which does not log.
 fn repeated<'s, T>(
     coordinator: &mut Coordinator<'s>,
     attempts_max: u32,

@@ -13,8 +13,8 @@ use crate::key::HashedKey;
 use crate::owner::Owner;
 use crate::sync::{Mutex, MutexGuard, lock};
 
-/// Reservations that an empty table keeps its memory for.
-const KEPT_MAX: usize = 1 << 10;
+/// Buckets that an empty table keeps: those of a few rows. Each partition of each table has some.
+const BUCKETS_KEPT_MAX: usize = 4;
 
 /// What is reserved for a row.
 struct Reserved {
@@ -117,6 +117,7 @@ impl Reservations {
         let mut reserved = self.reserved();
         let is_dead = |row: &mut Reserved| !row.owner.is_of_epoch_of(present);
         let dead: Vec<Reserved> = reserved.extract_if(is_dead).collect();
+        give_back(&mut reserved);
         drop(reserved);
         let end = |Reserved { owner, key, need, .. }: Reserved| {
             arena.release(self.partition, need);
@@ -133,10 +134,15 @@ impl Reservations {
             return Need::NOTHING;
         };
         let need = entry.remove().0.need;
-        if reserved.is_empty() && reserved.capacity() > KEPT_MAX {
-            *reserved = HashTable::new();
-        }
+        give_back(&mut reserved);
         need
+    }
+}
+
+/// Gives the memory of a table back that is empty and was large.
+fn give_back(reserved: &mut HashTable<Reserved>) {
+    if reserved.is_empty() && reserved.num_buckets() > BUCKETS_KEPT_MAX {
+        *reserved = HashTable::new();
     }
 }
 
@@ -187,6 +193,7 @@ mod tests {
         taken.sort_unstable();
         taken.dedup();
         assert_eq!(taken.len(), reserved);
+        assert!(rows.reserved().is_empty() && rows.reserved().num_buckets() <= BUCKETS_KEPT_MAX);
     }
 
     #[test]

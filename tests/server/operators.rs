@@ -154,7 +154,7 @@ async fn nodes_that_are_all_stopped_at_once_end_soon() {
             let ended = nodes.iter_mut().map(|node| (node.wait().code(), node.log()));
             ended.collect::<Vec<_>>()
         });
-        let ended = tokio::time::timeout(Duration::from_secs(5), ended).await;
+        let ended = tokio::time::timeout(Duration::from_secs(15), ended).await;
         for (code, log) in ended.expect("all nodes have ended").unwrap() {
             assert!(code == Some(0) && !log.contains("has the only copy"), "{replicas}: {log}");
         }

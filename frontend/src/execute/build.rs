@@ -145,7 +145,7 @@ pub(super) fn rebuild(
     })
 }
 
-/// The primary key of a row, which has none in it yet: 23502 if a column of it is NULL.
+/// The primary key of a row of another storage; 23502 if a column of it is NULL.
 pub(super) fn new_primary(table: &Table, row: &Row) -> Result<Vec<u8>, SqlError> {
     no_nulls(table, table.primary_columns(), row)?;
     Ok(table.primary_bytes(row, None))

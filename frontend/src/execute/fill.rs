@@ -1,7 +1,7 @@
 //! Filling what is built online: the entries of an index, or the rows of a table under their new primary key.
 //!
 //! ```text
-//! read    the rows of a chunk of the table, page by page: of each its future key
+//! read    the rows of a chunk of the table, page by page: of each its future key, and its primary key or itself
 //! divide  the chunk into shares, one for each partition of the future keys
 //! write   each share by one worker of the node, in the order of its keys, in transactions of their own
 //! ```
@@ -45,7 +45,7 @@ const CHUNK_PART: usize = 8;
 const PAGE_BYTES: usize = 1 << 20;
 
 /// A row that is to be written: its future key, where that lies, and what is written there.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Placed {
     partition: u16,
     key: Vec<u8>,
@@ -203,7 +203,8 @@ fn page_rows(context: &Context<'_, '_>) -> usize {
     (context.resources.database.built_rows >> (context.attempt - 1).min(6)).max(1)
 }
 
-/// Where the first rows of a range, at most `rows_max`, will be. Returns the rest of the range, too.
+/// What is to be written for the first rows of a range, at most `rows_max`, and where; and the rest of the range. 23502 if a column of a new primary
+/// key is NULL.
 pub(super) fn read_page(
     build: &Build,
     table: &Table,

@@ -263,7 +263,7 @@ impl Cluster {
 
     /// What all nodes have logged: another one may decide by now.
     pub(crate) fn logs(&self) -> String {
-        (0..self.nodes.len()).map(|node| self.site.log(node)).collect()
+        (0..self.nodes.len()).map(|node| self.site.log(node) + "\n").collect()
     }
 
     /// The node that decides on the membership, which is one of these.
