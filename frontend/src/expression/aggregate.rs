@@ -88,13 +88,15 @@ impl Kind {
             Self::Count => Some((argument, BigInt)),
             Self::Sum => match argument {
                 DataType::SmallInt | DataType::Integer => Some((BigInt, BigInt)),
-                BigInt | Numeric(_) => Some((Numeric(None), Numeric(None))),
+                BigInt => Some((BigInt, Numeric(None))),
+                Numeric(_) => Some((Numeric(None), Numeric(None))),
                 DataType::Real | Double => Some((argument, argument)),
                 _ => None,
             },
             Self::Average => match argument {
                 DataType::Real | Double => Some((Double, Double)),
-                argument if argument.is_number() => Some((Numeric(None), Numeric(None))),
+                DataType::SmallInt | DataType::Integer | BigInt => Some((BigInt, Numeric(None))),
+                Numeric(_) => Some((Numeric(None), Numeric(None))),
                 _ => None,
             },
             Self::Min | Self::Max => match argument {
@@ -113,6 +115,7 @@ pub(crate) struct State {
     kind: Kind,
     data_type: DataType,
     count: i64,
+    /// An integer for a sum or average of integers as long as that suffices.
     total: Value,
     /// The elements of an array, and their approximate bytes.
     collected: Vec<Value>,
@@ -154,8 +157,8 @@ impl State {
                 self.collected_bytes += kept;
                 return Ok(kept);
             }
-            Kind::Sum if self.data_type == DataType::BigInt => {
-                // The most frequent one, without a detour.
+            Kind::Sum | Kind::Average => {
+                // The most frequent ones, without a detour.
                 if let (Value::Integer(total), Value::Integer(value)) = (&mut self.total, &value)
                     && let Some(sum) = total.checked_add(*value)
                 {
@@ -179,6 +182,7 @@ impl State {
     ) -> Result<Value, SqlError> {
         Ok(match self.kind {
             Kind::Sum | Kind::Average => {
+                let [total, value] = [total, value].map(|value| summand(self.data_type, value));
                 arithmetic::apply(Operator::Add, self.data_type, total, value)?
             }
             Kind::Min if compare(&value, &total).is_le() => value,
@@ -234,7 +238,7 @@ impl State {
     /// # Errors
     /// SQLSTATE 22003 if an average overflows.
     pub(crate) fn finish(self) -> Result<Value, SqlError> {
-        match (self.kind, self.total) {
+        match (self.kind, summand(self.data_type, self.total)) {
             (Kind::Count, _) => Ok(Value::Integer(self.count)),
             (Kind::Average, Value::Numeric(sum)) => {
                 let count = Decimal::from(self.count);
@@ -253,6 +257,14 @@ impl State {
             }
             (_, total) => Ok(total),
         }
+    }
+}
+
+/// What is added up for a result of a type: the sum of BIGINTs is a NUMERIC.
+fn summand(data_type: DataType, value: Value) -> Value {
+    match (data_type, value) {
+        (DataType::Numeric(_), Value::Integer(number)) => Value::Numeric(Decimal::from(number)),
+        (_, value) => value,
     }
 }
 
@@ -307,6 +319,28 @@ mod tests {
                 assert_eq!(whole.parts(), state_of(&values).parts());
             }
         }
+    }
+
+    #[test]
+    fn sums_of_integers_are_exact() {
+        let numeric = |kind| State { data_type: DataType::Numeric(None), ..state(kind) };
+        let values = [i64::MAX, i64::MAX, i64::MIN, 3];
+        let add_all = |mut state: State| {
+            values.iter().for_each(|value| {
+                state.add(Value::Integer(*value), None).unwrap();
+            });
+            state
+        };
+        let sum = Decimal::from(i64::MAX) + Decimal::from(2);
+        let mut merged = add_all(numeric(Kind::Sum));
+        merged.merge(add_all(numeric(Kind::Sum)).parts()).unwrap();
+        assert_eq!(merged.finish().unwrap(), Value::Numeric(sum + sum));
+        let average = add_all(numeric(Kind::Average)).finish().unwrap();
+        assert_eq!(
+            average,
+            Value::Numeric(arithmetic::numerics(Operator::Divide, sum, Decimal::from(4)).unwrap())
+        );
+        assert_eq!(numeric(Kind::Sum).finish().unwrap(), Value::Null);
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub(super) fn set_in_any_order(input: &mut Node, keys: &[Expression], aggregates
     let parts = aggregates.iter().flat_map(Aggregate::expressions);
     if aggregates.iter().all(ignores_order)
         && keys.iter().all(is_exact)
-        && aggregates.iter().filter_map(summand).all(is_exact)
+        && aggregates.iter().filter_map(|aggregate| aggregate.argument.as_ref()).all(is_exact)
         && keys.iter().chain(parts).all(is_steady)
         && !reads_fractions(input)
     {
@@ -61,18 +61,6 @@ fn set(node: &mut Node) {
         }
         // Rows of both sides of a hash join that belong together often have keys in one order, and then lie side by side in memory.
         _ => {}
-    }
-}
-
-/// What an aggregate adds up or compares. The sum of BIGINTs is a NUMERIC, and exact.
-fn summand(aggregate: &Aggregate) -> Option<&Expression> {
-    match aggregate.argument.as_ref()? {
-        Expression::Cast(cast)
-            if cast.from.is_integer() && matches!(cast.to, DataType::Numeric(_)) =>
-        {
-            Some(&cast.operand)
-        }
-        argument => Some(argument),
     }
 }
 
