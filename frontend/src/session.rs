@@ -166,7 +166,7 @@ pub struct Session {
     first_settings: Arc<BTreeMap<String, String>>,
     status: TransactionStatus,
     /// None outside a transaction, and after the transaction was lost.
-    transaction: Option<Transaction>,
+    transaction: Option<Box<Transaction>>,
     /// The idempotency token of the transaction, if it has one.
     once: Option<Once>,
     /// Resources that the last statement has returned.

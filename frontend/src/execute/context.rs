@@ -94,6 +94,17 @@ pub(crate) struct Context<'c, 's> {
     pub(crate) commits: bool,
     pub(crate) round_trips: u64,
     outer: Row,
+    /// There once something is kept. Most statements keep nothing.
+    kept: Option<Box<Kept>>,
+    /// Number of calls of [`Self::pace`].
+    pub(super) paces: usize,
+    /// The counts of the operator that runs.
+    pub(super) inputs: Inputs,
+}
+
+/// What a statement computes once, and uses again.
+#[derive(Default)]
+struct Kept {
     memo: BTreeMap<usize, Memo>,
     /// The most recent compiled patterns.
     patterns: VecDeque<(PatternKey, Arc<Compiled>)>,
@@ -101,10 +112,6 @@ pub(crate) struct Context<'c, 's> {
     /// Values that are computed once per statement, by number.
     once: BTreeMap<u64, Value>,
     once_charge: Charge,
-    /// Number of calls of [`Self::pace`].
-    pub(super) paces: usize,
-    /// The counts of the operator that runs.
-    pub(super) inputs: Inputs,
 }
 
 /// A pattern, its syntax, and whether it ignores case.
@@ -124,11 +131,7 @@ impl<'c, 's> Context<'c, 's> {
             commits: false,
             round_trips: 0,
             outer: Vec::new(),
-            memo: BTreeMap::new(),
-            patterns: VecDeque::new(),
-            sets: BTreeMap::new(),
-            once: BTreeMap::new(),
-            once_charge: Charge::default(),
+            kept: None,
             paces: 0,
             inputs: Inputs::default(),
         }

@@ -17,22 +17,19 @@ const STORAGES_MAX: usize = 16;
 /// The engine's tables of those that were used, and of their indexes.
 #[derive(Default)]
 pub(crate) struct Touched {
-    storages: Cell<[Option<TableId>; STORAGES_MAX]>,
+    /// None behind the last one.
+    storages: [Cell<Option<TableId>>; STORAGES_MAX],
     has_more: Cell<bool>,
 }
 
 impl Touched {
     /// Remembers a table of the engine.
     pub(crate) fn add(&self, storage: TableId) {
-        let mut storages = self.storages.get();
-        for slot in &mut storages {
-            match *slot {
+        for slot in &self.storages {
+            match slot.get() {
                 Some(known) if known == storage => return,
                 Some(_) => {}
-                None => {
-                    *slot = Some(storage);
-                    return self.storages.set(storages);
-                }
+                None => return slot.set(Some(storage)),
             }
         }
         self.has_more.set(true);
@@ -40,7 +37,11 @@ impl Touched {
 
     /// Forgets the tables when another transaction begins.
     pub(crate) fn clear(&self) {
-        self.storages.set([None; STORAGES_MAX]);
+        for slot in &self.storages {
+            if slot.take().is_none() {
+                break;
+            }
+        }
         self.has_more.set(false);
     }
 
@@ -49,8 +50,7 @@ impl Touched {
         let Some(detail) = error.detail.as_deref().filter(|_| error.code == "40001") else {
             return error;
         };
-        let storages = self.storages.get();
-        let is_used = |storage| storages.contains(&Some(storage));
+        let is_used = |storage| self.storages.iter().any(|slot| slot.get() == Some(storage));
         let used = catalog.tables().filter(|table| table.storages().any(is_used));
         let names: Vec<String> = used.map(|table| format!("\"{}\"", table.name)).collect();
         let place = match names.as_slice() {

@@ -236,7 +236,7 @@ impl Session {
 
     fn open_transaction(&mut self, statement: &str) -> Result<&mut Transaction, SqlError> {
         let idle = self.status == TransactionStatus::Idle;
-        self.transaction.as_mut().ok_or_else(|| {
+        self.transaction.as_deref_mut().ok_or_else(|| {
             if idle {
                 let message = format!("{statement} can only be used in transaction blocks");
                 SqlError::new("25P01", message)

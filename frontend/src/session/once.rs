@@ -84,7 +84,7 @@ impl Session {
         let token = self.token();
         self.forget_token();
         let catalog = self.database.catalog();
-        let mut transaction = Transaction::seeing(Arc::clone(&catalog)).run_once();
+        let mut transaction = Box::new(Transaction::seeing(Arc::clone(&catalog)).run_once());
         if let Some(token) = token? {
             let resources = self.resources(&catalog);
             let own = token.clone();
@@ -133,7 +133,7 @@ fn builds_index(plan: &Plan) -> bool {
 
 /// Commits a transaction of a session, and decides its token.
 pub(super) fn commit(
-    mut transaction: Transaction,
+    mut transaction: Box<Transaction>,
     token: Option<&Token>,
     coordinator: &mut Coordinator<'_>,
     resources: &Resources,

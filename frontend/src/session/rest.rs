@@ -48,7 +48,8 @@ pub(crate) enum Takes {
 }
 
 /// A statement's resources and transaction, which it returns, and its output.
-pub(super) type Ended = (Box<Resources>, (Option<Transaction>, Result<Option<Output>, SqlError>));
+pub(super) type Ended =
+    (Box<Resources>, (Option<Box<Transaction>>, Result<Option<Output>, SqlError>));
 type End = Pin<Box<dyn Future<Output = Result<Ended, SqlError>> + Send>>;
 
 /// The remaining rows of a result.

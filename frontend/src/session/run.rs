@@ -42,7 +42,7 @@ const CATALOGS_MAX: u32 = 100;
 impl Session {
     /// The catalog that the next statement is planned with.
     pub(super) fn catalog(&self) -> Arc<Catalog> {
-        match &self.transaction {
+        match self.transaction.as_deref() {
             Some(Transaction { catalog: Some(catalog), .. }) => Arc::clone(catalog),
             _ => self.database.catalog(),
         }
@@ -50,7 +50,7 @@ impl Session {
 
     /// Whether a plan was made with that catalog, and the catalog is a committed one.
     pub(super) fn is_current(&self, plan: &Plan) -> bool {
-        let (version, private) = match &self.transaction {
+        let (version, private) = match self.transaction.as_deref() {
             Some(Transaction { catalog: Some(catalog), .. }) => (catalog.version, catalog.private),
             _ => (self.database.version(), false),
         };
@@ -455,11 +455,11 @@ fn run_alone(
 
 /// Runs part of a session's transaction, and returns the transaction unless it is lost.
 fn inside<T>(
-    mut transaction: Transaction,
+    mut transaction: Box<Transaction>,
     work: impl FnOnce(&mut Context<'_, '_>) -> Result<T, Failure>,
     coordinator: &mut Coordinator<'_>,
     resources: &Resources,
-) -> (Option<Transaction>, Result<Option<T>, SqlError>) {
+) -> (Option<Box<Transaction>>, Result<Option<T>, SqlError>) {
     match work(&mut Context::new(coordinator, &mut transaction, resources)) {
         Ok(output) => (Some(transaction), Ok(Some(output))),
         Err(Failure::StaleCatalog) => (Some(transaction), Ok(None)),

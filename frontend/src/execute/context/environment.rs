@@ -80,35 +80,38 @@ impl Environment for Context<'_, '_> {
         let is_it = |((text, of, ignores), _): &&(PatternKey, Arc<Compiled>)| {
             text == pattern && *of == syntax && *ignores == ignore_case
         };
-        if let Some((_, compiled)) = self.patterns.iter().find(is_it) {
+        let known = self.kept.as_ref().and_then(|kept| kept.patterns.iter().find(is_it));
+        if let Some((_, compiled)) = known {
             return Ok(Arc::clone(compiled));
         }
         let text = pattern.to_owned();
         let compiled = self
             .computed_aside(move |_| pattern::compile(&text, syntax, ignore_case).map(Arc::new))?;
-        if self.patterns.len() == PATTERNS_MAX {
-            self.patterns.pop_front();
+        let patterns = &mut self.kept.get_or_insert_default().patterns;
+        if patterns.len() == PATTERNS_MAX {
+            patterns.pop_front();
         }
-        self.patterns.push_back(((pattern.to_owned(), syntax, ignore_case), Arc::clone(&compiled)));
+        patterns.push_back(((pattern.to_owned(), syntax, ignore_case), Arc::clone(&compiled)));
         Ok(compiled)
     }
 
     fn set(&mut self, key: SetKey) -> Option<Arc<ValueSet>> {
-        self.sets.get(&key).cloned()
+        self.kept.as_ref()?.sets.get(&key).cloned()
     }
 
     fn keep_set(&mut self, key: SetKey, set: Arc<ValueSet>) {
-        self.sets.insert(key, set);
+        self.kept.get_or_insert_default().sets.insert(key, set);
     }
 
     fn kept_once(&mut self, id: KeptId) -> Option<Value> {
-        self.once.get(&id.number()).cloned()
+        self.kept.as_ref()?.once.get(&id.number()).cloned()
     }
 
     fn keep_once(&mut self, id: KeptId, value: &Value) -> Result<(), Failure> {
         let bytes = value.memory_bytes() + KEY_OVERHEAD_BYTES;
-        self.once_charge.add(&self.resources.facts.budget, bytes)?;
-        self.once.insert(id.number(), value.clone());
+        let kept = self.kept.get_or_insert_default();
+        kept.once_charge.add(&self.resources.facts.budget, bytes)?;
+        kept.once.insert(id.number(), value.clone());
         Ok(())
     }
 

@@ -54,17 +54,18 @@ impl Context<'_, '_> {
     ) -> Result<Arc<Rows>, Failure> {
         let arguments = self.values(&query.arguments, row)?;
         let identity = Arc::as_ptr(&query.subquery) as usize;
-        if let Some(memo) = self.memo.get(&identity)
+        if let Some(memo) = self.kept.as_ref().and_then(|kept| kept.memo.get(&identity))
             && memo.arguments == arguments
         {
             return Ok(Arc::clone(&memo.rows));
         }
         let found = self.run_subquery(&query.subquery, &query.kind, arguments.clone())?;
         let rows = Arc::new(found);
-        if self.memo.len() >= MEMO_MAX {
-            self.memo.clear();
+        let memo = &mut self.kept.get_or_insert_default().memo;
+        if memo.len() >= MEMO_MAX {
+            memo.clear();
         }
-        self.memo.insert(identity, Memo { arguments, rows: Arc::clone(&rows) });
+        memo.insert(identity, Memo { arguments, rows: Arc::clone(&rows) });
         Ok(rows)
     }
 
