@@ -23,7 +23,7 @@ use gannet_benchmarks::pairs::Pairs;
 use gannet_benchmarks::ranges::Ranges;
 use gannet_benchmarks::skew::Skew;
 use gannet_benchmarks::sql::{Operation, SingleStatements, SqlSettings, SqlWorkload, run_sql};
-use gannet_benchmarks::{BenchmarkError, Beside, Limit, Report, Settings, Workload, run_floor};
+use gannet_benchmarks::{BenchmarkError, Beside, Limit, Report, Settings, run_floor};
 use gannet_engine::{ClusterOptions, Topology};
 use gannet_frontend::ServerAddress;
 use gannet_smallbank::SmallBank;
@@ -295,7 +295,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, CommandError> {
             }
             settings.beside = second.rows();
             let floor = floor.then(|| tatp.floor());
-            with_floor(tatp, &settings, floor)?
+            with_floor(tatp.run(&settings)?, &settings, floor)
         }
         &WorkloadArguments::SmallBank { accounts, floor, ref sql } => {
             let bank = SmallBank::new(accounts.unwrap_or(100_000 * workers), common.seed)?;
@@ -303,7 +303,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, CommandError> {
                 return common.finish(output, &with_sql(&bank, &settings, clients, SESSIONS)?);
             }
             let floor = floor.then(|| bank.floor());
-            with_floor(bank, &settings, floor)?
+            with_floor(bank.run(&settings)?, &settings, floor)
         }
         WorkloadArguments::Sql { operation, rows, filler, clients } => {
             let (operation, sessions) = match operation {
@@ -400,19 +400,18 @@ fn with_sql<W: SqlWorkload>(
     }
 }
 
-fn with_floor<W: Workload, F: gannet_benchmarks::FloorWorkload>(
-    workload: W,
+fn with_floor<F: gannet_benchmarks::FloorWorkload>(
+    mut report: Report,
     settings: &Settings,
     floor: Option<F>,
-) -> Result<Report, BenchmarkError> {
-    let mut report = gannet_benchmarks::run(workload, settings)?;
+) -> Report {
     let duration = match settings.limit {
         Limit::Duration(duration) => duration,
         Limit::Transactions(_) => Duration::from_secs(1),
     };
     let threads = report.cores;
     report.floor = floor.map(|floor| run_floor(&floor, &report, threads, duration, settings.seed));
-    Ok(report)
+    report
 }
 
 impl Common {

@@ -295,16 +295,18 @@ pub(crate) fn client<W: Workload>(
     worker: usize,
     (seed, stream): (u64, u64),
     transactions: u64,
-) -> Option<Box<Statistics>> {
+) -> Option<Statistics> {
     let mut random = seeded(seed, stream + 1);
-    let sizes = (workload.transactions().len(), workload.tallies().len());
+    let statistics =
+        statistics::of_thread((workload.transactions().len(), workload.tallies().len()));
     let mut start_ns = coordinator.now_ns();
     let mut conflicts = 0;
     for _ in 0..transactions {
         let Some(phase) = control.begin(worker) else { break };
         let ran = workload.run_one(coordinator, &mut random);
         let end_ns = coordinator.now_ns();
-        statistics::record(&ran, end_ns.saturating_sub(start_ns), phase == MEASURING, sizes);
+        let latency_ns = end_ns.saturating_sub(start_ns);
+        statistics.borrow_mut().record(&ran, latency_ns, phase == MEASURING);
         start_ns = end_ns;
         if matches!(
             ran.result,
@@ -321,6 +323,7 @@ pub(crate) fn client<W: Workload>(
             }
         }
     }
+    drop(statistics);
     statistics::take()
 }
 

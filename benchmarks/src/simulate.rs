@@ -191,7 +191,7 @@ pub fn simulate<W: Workload>(
     let options = simulation.cluster().options();
     let control = Arc::new(Control::new(limit, true, options.nodes * options.threads));
     // An earlier run on this thread may have left statistics, if it was stuck.
-    drop(statistics::take());
+    statistics::forget();
     let mut completions = Vec::new();
     // If a member is to die, further clients wait in its queue.
     let (clients, transactions) = match (some_die, limit) {

@@ -6,6 +6,7 @@
 //! *Not here*: the text of reports (`report`).
 
 use std::cell::RefCell;
+use std::rc::Rc;
 
 use gannet_engine::{Abort, Conflict, Failure};
 use hdrhistogram::Histogram;
@@ -184,6 +185,12 @@ impl Statistics {
         }
     }
 
+    /// What was counted so far; counts anew.
+    fn take(&mut self) -> Self {
+        let new = Self::new(self.measured.types.len(), self.measured.tallies.len());
+        std::mem::replace(self, new)
+    }
+
     /// From the first transaction to the last.
     pub(crate) fn whole(&self) -> Totals {
         let mut whole = self.unmeasured.clone();
@@ -212,26 +219,35 @@ impl Statistics {
     }
 }
 
+/// A thread's set, which its clients share.
+pub(crate) type Shared = Rc<RefCell<Statistics>>;
+
 thread_local! {
-    static OF_THREAD: RefCell<Option<Box<Statistics>>> = const { RefCell::new(None) };
+    static OF_THREAD: RefCell<Option<Shared>> = const { RefCell::new(None) };
 }
 
-/// Records a transaction in the calling thread's set.
-#[inline]
-pub(crate) fn record(
-    ran: &Ran,
-    latency_ns: u64,
-    measuring: bool,
-    (types, tallies): (usize, usize),
-) {
-    OF_THREAD.with_borrow_mut(|statistics| {
-        statistics
-            .get_or_insert_with(|| Box::new(Statistics::new(types, tallies)))
-            .record(ran, latency_ns, measuring);
-    });
+/// The calling thread's set.
+pub(crate) fn of_thread((types, tallies): (usize, usize)) -> Shared {
+    OF_THREAD.with_borrow_mut(|shared| {
+        let new = || Rc::new(RefCell::new(Statistics::new(types, tallies)));
+        Rc::clone(shared.get_or_insert_with(new))
+    })
 }
 
-/// Takes the calling thread's set. The first coroutine of a thread to end gets it.
-pub(crate) fn take() -> Option<Box<Statistics>> {
-    OF_THREAD.take()
+/// Takes what the calling thread's set has counted. The first client of a thread to end gets it, and the others what is counted after
+/// that.
+pub(crate) fn take() -> Option<Statistics> {
+    OF_THREAD.with_borrow_mut(|of_thread| match Rc::try_unwrap(of_thread.take()?) {
+        Ok(statistics) => Some(statistics.into_inner()),
+        Err(shared) => {
+            let taken = shared.borrow_mut().take();
+            *of_thread = Some(shared);
+            Some(taken)
+        }
+    })
+}
+
+/// Forgets the calling thread's set.
+pub(crate) fn forget() {
+    OF_THREAD.set(None);
 }

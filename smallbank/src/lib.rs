@@ -21,7 +21,9 @@ mod transact_savings;
 mod verify;
 mod write_check;
 
-use gannet_benchmarks::{BenchmarkError, Check, Ran, Random, Result, Totals, Workload, seeded};
+use gannet_benchmarks::{
+    BenchmarkError, Check, Ran, Random, Report, Result, Settings, Totals, Workload, seeded,
+};
 use gannet_engine::{Abort, Cluster, Coordinator, RowId, TableId, Transaction};
 use rand::RngExt;
 
@@ -141,6 +143,14 @@ impl SmallBank {
             return Err(BenchmarkError::Setting { setting: "--accounts", value, allowed });
         }
         Ok(Self { accounts: Accounts { count: accounts }, seed, tables: None })
+    }
+
+    /// Runs it, as [`gannet_benchmarks::run`] does: the loop of its clients is compiled with its transactions.
+    ///
+    /// # Errors
+    /// As that.
+    pub fn run(self, settings: &Settings) -> std::result::Result<Report, BenchmarkError> {
+        gannet_benchmarks::run(self, settings)
     }
 
     /// The same transactions on plain hash maps.

@@ -27,7 +27,9 @@ mod update_location;
 mod update_subscriber_data;
 mod verify;
 
-use gannet_benchmarks::{BenchmarkError, Check, Ran, Random, Result, Totals, Workload, grow};
+use gannet_benchmarks::{
+    BenchmarkError, Check, Ran, Random, Report, Result, Settings, Totals, Workload, grow,
+};
 use gannet_engine::{Cluster, Coordinator, TableId};
 use rand::RngExt;
 
@@ -122,6 +124,14 @@ impl Tatp {
     #[must_use]
     pub fn grown(self) -> Self {
         Self { grows: true, ..self }
+    }
+
+    /// Runs it, as [`gannet_benchmarks::run`] does: the loop of its clients is compiled with its transactions.
+    ///
+    /// # Errors
+    /// As that.
+    pub fn run(self, settings: &Settings) -> std::result::Result<Report, BenchmarkError> {
+        gannet_benchmarks::run(self, settings)
     }
 
     /// The same transactions on plain hash maps.

@@ -20,7 +20,7 @@ use crate::replicas::check_replicas;
 use crate::statistics::Statistics;
 
 /// The result of a client's job: its counts.
-pub(super) type Job = Completion<Option<Box<Statistics>>>;
+pub(super) type Job = Completion<Option<Statistics>>;
 
 /// Checks that the survivors' jobs were answered; adds the clients' counts to `sum`. `jobs` has the same number of jobs for each node that was there at first.
 pub(super) fn check_jobs(

@@ -224,14 +224,14 @@ async fn client<W: SqlWorkload, C: SqlConnector>(
     let mut connection = connector.connect().await?;
     let mut random = seeded(seed, number as u64 + 1);
     let profile = workload.profile();
-    let sizes = (profile.transactions.len(), profile.tallies.len());
+    let statistics = statistics::of_thread((profile.transactions.len(), profile.tallies.len()));
     loop {
         let Some(phase) = control.begin(thread) else { return Ok(()) };
         let (draws, start) = (random.clone(), now());
         let mut attempt = 1;
         let record = |ran: &Ran| {
             let latency_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            statistics::record(ran, latency_ns, phase == MEASURING, sizes);
+            statistics.borrow_mut().record(ran, latency_ns, phase == MEASURING);
         };
         loop {
             let ran = workload.run_one(&mut connection, &mut random).await?;
