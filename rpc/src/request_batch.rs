@@ -265,9 +265,10 @@ impl RequestBatch {
     #[inline]
     #[must_use]
     pub fn first_piggybacked_other_than(&self, status: u16) -> Option<u16> {
-        if !self.sent_piggybacked {
-            return None;
-        }
+        if self.sent_piggybacked { self.piggybacked_other_than(status) } else { None }
+    }
+
+    fn piggybacked_other_than(&self, status: u16) -> Option<u16> {
         self.destinations().iter().find_map(|&destination| {
             let lane = &self.lanes[usize::from(destination)];
             Messages::new(lane.response.as_slice(), lane.piggybacked_requests)

@@ -121,7 +121,8 @@ impl Participant {
     /// The table, if the node has it and it can have the key.
     #[inline(always)]
     fn table_with(&self, table: u32, key: HashedKey<'_>) -> Option<&Table> {
-        self.view.table(table).filter(|table| table.fits_key(key))
+        let table = self.view.table(table)?;
+        table.fits_key(key).then_some(table)
     }
 
     /// A bucket, if this node is its primary and serves it.
@@ -427,7 +428,7 @@ fn target<'p, R: TableRequest, T>(
 impl Handler for Participant {
     type Prepared = Prepared;
 
-    #[inline]
+    #[inline(always)]
     fn prepare(&self, kind: u16, payload: &[u8]) -> Prepared {
         let of_bucket = |target: Option<BucketAddress>| target.map(SlotHint::of_bucket);
         let (action, hint) = match kind {
@@ -496,7 +497,7 @@ impl Handler for Participant {
         self.view.arena().prefetch_slot(select_unpredictable(hint.has_slot(), hint, none));
     }
 
-    #[inline]
+    #[inline(always)]
     fn handle(&mut self, prepared: Prepared, payload: &[u8], response: &mut ResponseWriter<'_>) {
         match prepared.action {
             Action::Read => self.read(&prepared, payload, response),

@@ -55,12 +55,12 @@ impl Transaction<'_> {
         let mut batch = round.batch();
         batch.clear();
         let mut local_rows = 0;
-        for (index, row) in rows.iter().enumerate().skip(*executed) {
+        for (offset, row) in rows[*executed..].iter().enumerate() {
             if row.is_local(view) {
                 local::queue_prefetch(view, row, prefetches);
                 local_rows += 1;
                 if local_rows == local::ROWS_MAX {
-                    return index + 1;
+                    return *executed + offset + 1;
                 }
                 continue;
             }
@@ -77,9 +77,9 @@ impl Transaction<'_> {
             };
             if pushed.is_err() {
                 // Piggybacked requests go first, alone.
-                let fits_alone = index > *executed || batch.has_piggybacked();
+                let fits_alone = offset > 0 || batch.has_piggybacked();
                 assert!(fits_alone, "a message takes the largest value");
-                return index;
+                return *executed + offset;
             }
         }
         rows.len()
@@ -93,7 +93,7 @@ impl Transaction<'_> {
         let mut failed = None;
         let mut batch = round.batch();
         let mut executed = end;
-        for (index, row) in (*first..end).zip(&mut rows[*first..end]) {
+        for (offset, row) in rows[*first..end].iter_mut().enumerate() {
             let (status, answer) = if !row.is_local(view) {
                 let answer = batch.next_response(row.primary);
                 (Status::from_wire(answer.kind), answer.payload)
@@ -117,7 +117,7 @@ impl Transaction<'_> {
                     RowState::Granted
                 }
                 Status::Postponed => {
-                    executed = executed.min(index);
+                    executed = executed.min(*first + offset);
                     continue;
                 }
                 Status::Locked
