@@ -4,10 +4,9 @@
 //!
 //! *Not here*: checking rows (`execute`).
 
-use std::ops::ControlFlow;
 use std::rc::Rc;
 
-use sqlparser::ast::{Expr, Ident, visit_expressions_mut};
+use sqlparser::ast::{Expr, Ident};
 
 use crate::catalog::{Check, Table};
 use crate::error::SqlError;
@@ -17,6 +16,7 @@ use crate::parser;
 use crate::plan::bind::{Binder, name_of};
 use crate::plan::define::NewConstraint;
 use crate::plan::scope::Scope;
+use crate::plan::syntax::rewrite;
 
 impl Binder {
     /// A CHECK on rows with the columns of `scope`.
@@ -38,7 +38,7 @@ impl Binder {
                 columns.push(name.clone());
             }
         });
-        let sql = with_columns(expr.clone(), |_| None);
+        let sql = with_columns(expr.clone(), |_| None)?;
         Ok(NewConstraint::Check { name, sql, columns, condition })
     }
 }
@@ -50,15 +50,18 @@ impl Binder {
 pub(super) fn renamed(table: &Table, from: &str, to: &str) -> Result<Vec<Check>, SqlError> {
     let renamed = |check: &Check| {
         let expr = parser::parse_expression(&check.sql)?;
-        let sql = with_columns(expr, |name| (name == from).then(|| quote_identifier(to)));
+        let sql = with_columns(expr, |name| (name == from).then(|| quote_identifier(to)))?;
         Ok(Check { id: check.id, name: check.name.clone(), sql })
     };
     table.checks.iter().map(renamed).collect()
 }
 
 /// An expression as text, with columns without their table, and with the names that `written` gives.
-fn with_columns(mut expr: Expr, written: impl Fn(&str) -> Option<String>) -> String {
-    let _: ControlFlow<()> = visit_expressions_mut(&mut expr, |part| {
+fn with_columns(
+    mut expr: Expr,
+    written: impl Fn(&str) -> Option<String>,
+) -> Result<String, SqlError> {
+    rewrite(&mut expr, &mut |part| {
         let column = match part {
             Expr::Identifier(column) => Some(column.clone()),
             Expr::CompoundIdentifier(names) => names.last().cloned(),
@@ -68,7 +71,7 @@ fn with_columns(mut expr: Expr, written: impl Fn(&str) -> Option<String>) -> Str
             let name = written(&name_of(&column));
             *part = Expr::Identifier(name.map_or(column, Ident::new));
         }
-        ControlFlow::Continue(())
-    });
-    expr.to_string()
+        Ok(())
+    })?;
+    Ok(expr.to_string())
 }

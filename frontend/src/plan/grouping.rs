@@ -4,16 +4,14 @@
 //!
 //! *Not here*: the keys themselves (`select`), and aggregates (`call`).
 
-use std::ops::ControlFlow;
-
-use sqlparser::ast::{Expr, GroupByExpr, OrderByExpr, Select, Spanned, Visit, Visitor};
-use sqlparser::tokenizer::Span;
+use sqlparser::ast::{Expr, GroupByExpr, OrderByExpr, Select};
 
 use crate::error::SqlError;
 use crate::expression::Expression;
 use crate::expression::aggregate::Kind;
 use crate::plan::bind::{Binder, name_of, names_of};
 use crate::plan::scope::Scope;
+use crate::plan::syntax::{Found, find};
 
 /// Rewrites an expression on rows as one on groups.
 ///
@@ -57,15 +55,12 @@ impl Binder {
             GroupByExpr::Expressions(keys, _) => keys.as_slice(),
             GroupByExpr::All(_) => &[],
         };
-        let mut search = Search { number, keys, scope, inside: 0 };
-        let mut found = select.projection.visit(&mut search);
-        if found.is_continue() {
-            found = select.having.visit(&mut search);
-        }
-        if found.is_continue() {
-            found = order_by.iter().try_for_each(|key| key.visit(&mut search));
-        }
-        let place = found.break_value().and_then(|span| self.position(span));
+        let search = Search { number, keys, scope };
+        let look = |expr: &Expr| search.look(expr);
+        let found = find(&select.projection, &look)
+            .or_else(|| find(&select.having, &look))
+            .or_else(|| order_by.iter().find_map(|key| find(key, &look)));
+        let place = found.and_then(|span| self.position(span));
         SqlError::new("42803", message).with_position(place)
     }
 }
@@ -75,11 +70,19 @@ struct Search<'a> {
     number: usize,
     keys: &'a [Expr],
     scope: &'a Scope,
-    /// The depth inside of those.
-    inside: usize,
 }
 
 impl Search<'_> {
+    fn look(&self, expr: &Expr) -> Found {
+        if self.is_left_out(expr) {
+            Found::Past
+        } else if self.is_meant(expr) {
+            Found::Here
+        } else {
+            Found::Into
+        }
+    }
+
     fn is_left_out(&self, expr: &Expr) -> bool {
         match expr {
             Expr::Subquery(_) | Expr::Exists { .. } | Expr::InSubquery { .. } => true,
@@ -101,23 +104,5 @@ impl Search<'_> {
             _ => Ok(None),
         };
         found.is_ok_and(|found| found == Some(self.number))
-    }
-}
-
-impl Visitor for Search<'_> {
-    type Break = Span;
-
-    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<Span> {
-        if self.inside > 0 || self.is_left_out(expr) {
-            self.inside += 1;
-        } else if self.is_meant(expr) {
-            return ControlFlow::Break(expr.span());
-        }
-        ControlFlow::Continue(())
-    }
-
-    fn post_visit_expr(&mut self, _: &Expr) -> ControlFlow<Span> {
-        self.inside = self.inside.saturating_sub(1);
-        ControlFlow::Continue(())
     }
 }

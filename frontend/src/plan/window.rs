@@ -6,12 +6,11 @@
 //!
 //! *Not here*: other window functions, and other functions with several rows, which are refused.
 
-use std::ops::ControlFlow;
 use std::rc::Rc;
 
 use sqlparser::ast::{
-    AccessExpr, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, Query,
-    SelectItem, VisitMut, VisitorMut, WindowType, visit_expressions,
+    AccessExpr, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, SelectItem,
+    WindowType,
 };
 
 use crate::array::Element;
@@ -22,6 +21,7 @@ use crate::plan::bind::{Binder, Typed, name_of, names_of};
 use crate::plan::query::sort_options;
 use crate::plan::scope::Scope;
 use crate::plan::select::output_name;
+use crate::plan::syntax::{Found, find, rewrite};
 use crate::plan::{Node, SortKey, types};
 use crate::value::{DataType, Value};
 
@@ -82,13 +82,13 @@ impl Binder {
         scope: &Rc<Scope>,
     ) -> Result<Option<Expanded>, SqlError> {
         let expands = |part: &Expr| match part {
-            Expr::Function(call) if expanding(call).is_some() => ControlFlow::Break(()),
-            _ => ControlFlow::Continue(()),
+            Expr::Function(call) if expanding(call).is_some() => Found::Here,
+            _ => Found::Into,
         };
-        if projection.iter().all(|item| visit_expressions(item, expands).is_continue()) {
+        if projection.iter().all(|item| find(item, &expands).is_none()) {
             return Ok(None);
         }
-        let mut rewriting = Rewriting::default();
+        let mut expanded = Vec::new();
         let mut items = Vec::with_capacity(projection.len());
         for item in projection {
             let (SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. }) = item
@@ -97,9 +97,12 @@ impl Binder {
                 continue;
             };
             let mut rewritten = expr.clone();
-            if let ControlFlow::Break(error) = rewritten.visit(&mut rewriting) {
-                return Err(error);
-            }
+            rewrite(&mut rewritten, &mut |part| {
+                if let Some(column) = replacement(part, &mut expanded)? {
+                    *part = column;
+                }
+                Ok(())
+            })?;
             items.push(match item {
                 // The column keeps the name of the replaced function.
                 SelectItem::UnnamedExpr(_) if rewritten != *expr => SelectItem::ExprWithAlias {
@@ -112,8 +115,8 @@ impl Binder {
                 other => other.clone(),
             });
         }
-        let mut arrays = Vec::with_capacity(rewriting.arrays.len());
-        for array in &rewriting.arrays {
+        let mut arrays = Vec::with_capacity(expanded.len());
+        for array in &expanded {
             let typed = self.expression(array, scope)?;
             arrays.push(match typed.data_type {
                 Some(DataType::Array(element)) => (typed.expression, element),
@@ -188,40 +191,6 @@ pub(super) fn with_elements(
     let expressions = (0..places.len()).map(column).collect();
     let input = Box::new(Node::Project { input: Box::new(node), expressions });
     Node::Elements { input, vectors }
-}
-
-/// Replaces calls that expand arrays by columns of [`EXPAND`].
-#[derive(Default)]
-struct Rewriting {
-    arrays: Vec<Expr>,
-    /// The number of subqueries around the expression; their output columns are not replaced.
-    queries: usize,
-}
-
-impl VisitorMut for Rewriting {
-    type Break = SqlError;
-
-    fn pre_visit_query(&mut self, _: &mut Query) -> ControlFlow<SqlError> {
-        self.queries += 1;
-        ControlFlow::Continue(())
-    }
-
-    fn post_visit_query(&mut self, _: &mut Query) -> ControlFlow<SqlError> {
-        self.queries -= 1;
-        ControlFlow::Continue(())
-    }
-
-    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<SqlError> {
-        if self.queries > 0 {
-            return ControlFlow::Continue(());
-        }
-        match replacement(expr, &mut self.arrays) {
-            Ok(None) => {}
-            Ok(Some(column)) => *expr = column,
-            Err(error) => return ControlFlow::Break(error),
-        }
-        ControlFlow::Continue(())
-    }
 }
 
 /// The column of [`EXPAND`] for a call that expands an array. The array is added to the arrays.
