@@ -137,7 +137,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, CommandError> {
     let database = Database::open_within(Arc::clone(&cluster), statements)?;
     let tables = tables::open(&cluster, settings.tables.as_deref().unwrap_or_default())?;
     let clients = gateway.map(|gateway| gateway.open(&cluster, &tables)).transpose()?;
-    let stopped = server.serve(database, threads, |address| {
+    let stopped = server.serve(database, threads, &|address| {
         let clients = clients.as_ref().map(|clients| clients.address());
         let clients = clients.map(|address| format!("programs connect to {address}\n"));
         announce(format!("listening on {address}\n{}", clients.unwrap_or_default()));

@@ -218,7 +218,7 @@ impl Server {
         self,
         database: Arc<Database>,
         threads: Option<Arc<ServerThreads>>,
-        listening: impl FnOnce(SocketAddr),
+        listening: &dyn Fn(SocketAddr),
     ) -> Result<Stopped, ServerError> {
         let runtime = threads::runtime(threads.is_some()).map_err(ServerError::Runtime)?;
         let Self { listener, options, tls, admission } = self;
