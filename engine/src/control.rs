@@ -42,6 +42,7 @@ impl Interruption {
 }
 
 impl From<Interruption> for Abort {
+    #[cold]
     fn from(interruption: Interruption) -> Self {
         match interruption {
             Interruption::Reconfigured => Conflict::Reconfigured.into(),

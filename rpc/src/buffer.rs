@@ -36,7 +36,7 @@ impl Buffer {
         let start = self.used;
         self.used += count;
         if self.used > self.bytes.len() {
-            self.grow();
+            return self.claim_grown(start);
         }
         &mut self.bytes[start..self.used]
     }
@@ -73,7 +73,8 @@ impl Buffer {
     }
 
     #[cold]
-    fn grow(&mut self) {
+    fn claim_grown(&mut self, start: usize) -> &mut [u8] {
         self.bytes.resize(self.used.next_power_of_two().max(BYTES_MIN), 0);
+        &mut self.bytes[start..self.used]
     }
 }

@@ -17,7 +17,13 @@ pub const PAYLOAD_BYTES_MAX: usize = MESSAGE_BYTES_MAX - MESSAGE_HEADER_BYTES;
 /// Bytes that a message with a payload of `payload_bytes` takes in a packet.
 #[inline]
 pub(crate) fn message_bytes(payload_bytes: usize) -> usize {
-    MESSAGE_HEADER_BYTES + payload_bytes.next_multiple_of(8)
+    MESSAGE_HEADER_BYTES + padded(payload_bytes)
+}
+
+/// A length padded to words of 8 bytes, without the comparison of `next_multiple_of`.
+#[inline(always)]
+pub(crate) const fn padded(bytes: usize) -> usize {
+    (bytes + 7) & !7
 }
 
 /// One message of a packet.
@@ -123,9 +129,11 @@ pub(crate) fn append(
     header.copy_from_slice(&(u64::from(kind) | (length as u64) << 32).to_le_bytes());
     if length % 8 != 0 {
         // What pads a message is part of the packet, and must not be left over from another.
-        payload[length..length.next_multiple_of(8)].fill(0);
+        payload[length..padded(length)].fill(0);
     }
-    out.truncate(start + message_bytes(length));
+    if length < capacity {
+        out.truncate(start + message_bytes(length));
+    }
 }
 
 #[cfg(test)]

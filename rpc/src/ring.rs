@@ -33,6 +33,8 @@ use crossbeam::utils::CachePadded;
 use memory::Segment;
 use memory::{Bytes, Frame, Memory};
 
+use crate::message::padded;
+
 const FRAME_HEADER_BYTES: usize = 8;
 const SKIP: u64 = u64::MAX;
 /// How far into an otherwise empty ring a sender goes before it returns to the start.
@@ -113,7 +115,7 @@ impl Producer {
     #[inline(always)]
     pub(crate) fn push(&mut self, packet: &[u8]) -> bool {
         let capacity = self.memory.capacity();
-        let frame = FRAME_HEADER_BYTES + packet.len().next_multiple_of(8);
+        let frame = FRAME_HEADER_BYTES + padded(packet.len());
         let at = offset(self.tail, capacity);
         if at >= RESTART_BYTES || at + frame > capacity {
             return self.push_far_on(packet);
@@ -125,7 +127,7 @@ impl Producer {
     #[cold]
     fn push_far_on(&mut self, packet: &[u8]) -> bool {
         let capacity = self.memory.capacity();
-        let frame = FRAME_HEADER_BYTES + packet.len().next_multiple_of(8);
+        let frame = FRAME_HEADER_BYTES + padded(packet.len());
         let at = offset(self.tail, capacity);
         // A restart gives up the rest of the ring, which the packets of a large message may need.
         let may_restart = at >= RESTART_BYTES && frame <= RESTART_BYTES;
@@ -212,7 +214,7 @@ impl Consumer {
         let Some(frame) = self.memory.frame(at, bytes) else {
             return self.give_up();
         };
-        head += FRAME_HEADER_BYTES as u64 + bytes.next_multiple_of(8);
+        head += (FRAME_HEADER_BYTES + padded(frame.len())) as u64;
         if head > self.tail_seen {
             return self.give_up();
         }

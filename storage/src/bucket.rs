@@ -125,11 +125,10 @@ impl Slot<'_> {
     #[inline(always)]
     pub(crate) fn copy_value(&self, out: &mut [u8]) {
         let mut words = self.words[1..].iter();
-        let mut chunks = out.chunks_exact_mut(8);
-        for (chunk, word) in chunks.by_ref().zip(words.by_ref()) {
-            chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+        let (chunks, rest) = out.as_chunks_mut();
+        for (chunk, word) in chunks.iter_mut().zip(words.by_ref()) {
+            *chunk = word.load(Ordering::Relaxed).to_le_bytes();
         }
-        let rest = chunks.into_remainder();
         if let (false, Some(word)) = (rest.is_empty(), words.next()) {
             let bytes = word.load(Ordering::Relaxed).to_le_bytes();
             rest.copy_from_slice(&bytes[..rest.len()]);
@@ -138,12 +137,10 @@ impl Slot<'_> {
 
     fn store_value(&self, value: &[u8]) {
         let mut words = self.words[1..].iter();
-        let mut chunks = value.chunks_exact(8);
-        for (chunk, word) in chunks.by_ref().zip(words.by_ref()) {
-            let bytes = chunk.try_into().expect("chunks_exact(8) yields 8 bytes");
-            word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+        let (chunks, rest) = value.as_chunks();
+        for (chunk, word) in chunks.iter().zip(words.by_ref()) {
+            word.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
         }
-        let rest = chunks.remainder();
         if let (false, Some(word)) = (rest.is_empty(), words.next()) {
             let mut bytes = [0; 8];
             bytes[..rest.len()].copy_from_slice(rest);

@@ -51,6 +51,13 @@ pub(crate) fn read_u16(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(bytes[at..at + 2].try_into().expect("a slice of 2 bytes"))
 }
 
+/// A length padded to words of 8 bytes, without the comparison of `next_multiple_of`.
+#[inline(always)]
+#[must_use]
+pub const fn padded(bytes: usize) -> usize {
+    (bytes + 7) & !7
+}
+
 #[inline(always)]
 pub(crate) fn read_u32(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("a slice of 4 bytes"))
@@ -246,7 +253,7 @@ impl<'a> Iterator for Items<'a> {
         let left = self.left.checked_sub(1)?;
         let (header, rest) = self.bytes.split_first_chunk::<ITEM_HEADER_BYTES>()?;
         let (word, key_bytes) = (read_u64(header, 0), read_u32(header, 12) as usize);
-        let (bytes, rest) = rest.split_at_checked(key_bytes.next_multiple_of(8))?;
+        let (bytes, rest) = rest.split_at_checked(padded(key_bytes))?;
         let key = HashedKey::from_parts(word, &bytes[..key_bytes]);
         let item = match read_u32(header, 8) {
             DELETE => {
@@ -255,7 +262,7 @@ impl<'a> Iterator for Items<'a> {
             }
             value_bytes => {
                 let value_bytes = value_bytes as usize;
-                let (value, rest) = rest.split_at_checked(value_bytes.next_multiple_of(8))?;
+                let (value, rest) = rest.split_at_checked(padded(value_bytes))?;
                 self.bytes = rest;
                 Item::Put { key, value: &value[..value_bytes] }
             }

@@ -60,6 +60,7 @@ pub use arena::{Arena, Loading, Retired};
 pub use bucket::SLOTS_PER_MAIN_BUCKET;
 pub use bucket_update::{
     BucketUpdate, BucketUpdateWriter, Half, Item, Items, Malformed, UNIT_ITEMS_MAX, UnitKind,
+    padded,
 };
 pub use commit_log::{CommitLog, LogObserver, RecordPart, Stored};
 pub use commit_record::{CommitRecord, CommitRecordWriter, RECORD_BYTES_MAX};

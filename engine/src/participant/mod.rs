@@ -432,17 +432,22 @@ impl Handler for Participant {
     fn prepare(&self, kind: u16, payload: &[u8]) -> Prepared {
         let of_bucket = |target: Option<BucketAddress>| target.map(SlotHint::of_bucket);
         let (action, hint) = match kind {
-            request::READ => {
-                let key = |Read { table, key, .. }, bytes| {
-                    self.key_target(table, HashedKey::from_parts(key, bytes))
+            // A single call of `key_target`, outside of closures, is inlined.
+            request::READ | request::LOCK => {
+                let (action, named) = if kind == request::READ {
+                    let named = |(Read { table, key, .. }, bytes)| (table, key, bytes);
+                    (Action::Read, Read::decode(payload).map(named))
+                } else {
+                    let named = |(LockRow { table, key, .. }, bytes)| (table, key, bytes);
+                    (Action::Lock, LockRow::decode(payload).map(named))
                 };
-                (Action::Read, target(payload, key))
-            }
-            request::LOCK => {
-                let key = |LockRow { table, key, .. }, bytes| {
-                    self.key_target(table, HashedKey::from_parts(key, bytes))
+                let hint = match named {
+                    Some((table, key, bytes)) => {
+                        self.key_target(table, HashedKey::from_parts(key, bytes))
+                    }
+                    None => None,
                 };
-                (Action::Lock, target(payload, key))
+                (action, hint)
             }
             request::VALIDATE => {
                 let bucket = |Validate { table, partition, bucket, .. }, rest: &[u8]| {

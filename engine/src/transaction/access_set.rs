@@ -129,7 +129,7 @@ impl AccessSet {
     /// Takes the next bytes of `values`.
     #[inline(always)]
     pub(super) fn claim(&mut self, bytes: usize) {
-        self.values_used += bytes.next_multiple_of(8);
+        self.values_used += gannet_storage::padded(bytes);
         if self.values.len() < self.values_used {
             self.values.resize(self.values_used.next_power_of_two(), 0);
         }

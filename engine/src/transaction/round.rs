@@ -191,8 +191,9 @@ impl<'s> Round<'s> {
         if let Some(status) = self.refusal {
             self.fail("PRIMARY", status);
         }
-        self.batch().piggyback();
-        if !self.batch().has_piggybacked() {
+        let mut batch = self.batch();
+        batch.piggyback();
+        if !batch.has_piggybacked() {
             self.control.commits.applied();
         }
     }

@@ -241,6 +241,12 @@ mod mapped {
     unsafe impl Send for Frame {}
 
     impl Frame {
+        /// Length of the packet.
+        #[inline(always)]
+        pub(in super::super) fn len(&self) -> usize {
+            self.bytes
+        }
+
         #[inline(always)]
         pub(in super::super) fn bytes(&self) -> Bytes<'_> {
             // SAFETY: `first` is valid for `bytes` initialised bytes of a ring that the set's
@@ -318,6 +324,10 @@ mod in_loom {
     pub(in super::super) struct Frame(Vec<u8>);
 
     impl Frame {
+        pub(in super::super) fn len(&self) -> usize {
+            self.0.len()
+        }
+
         pub(in super::super) fn bytes(&self) -> Bytes<'_> {
             self.0.clone()
         }
