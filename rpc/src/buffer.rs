@@ -36,7 +36,7 @@ impl Buffer {
         let start = self.used;
         self.used += count;
         if self.used > self.bytes.len() {
-            return self.claim_grown(start);
+            return self.grow_and_claim(start);
         }
         &mut self.bytes[start..self.used]
     }
@@ -73,7 +73,7 @@ impl Buffer {
     }
 
     #[cold]
-    fn claim_grown(&mut self, start: usize) -> &mut [u8] {
+    fn grow_and_claim(&mut self, start: usize) -> &mut [u8] {
         self.bytes.resize(self.used.next_power_of_two().max(BYTES_MIN), 0);
         &mut self.bytes[start..self.used]
     }

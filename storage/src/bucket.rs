@@ -125,7 +125,7 @@ impl Slot<'_> {
     #[inline(always)]
     pub(crate) fn copy_value(&self, out: &mut [u8]) {
         let mut words = self.words[1..].iter();
-        let (chunks, rest) = out.as_chunks_mut();
+        let (chunks, rest) = out.as_chunks_mut::<8>();
         for (chunk, word) in chunks.iter_mut().zip(words.by_ref()) {
             *chunk = word.load(Ordering::Relaxed).to_le_bytes();
         }
@@ -137,7 +137,7 @@ impl Slot<'_> {
 
     fn store_value(&self, value: &[u8]) {
         let mut words = self.words[1..].iter();
-        let (chunks, rest) = value.as_chunks();
+        let (chunks, rest) = value.as_chunks::<8>();
         for (chunk, word) in chunks.iter().zip(words.by_ref()) {
             word.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
         }

@@ -51,13 +51,6 @@ pub(crate) fn read_u16(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(bytes[at..at + 2].try_into().expect("a slice of 2 bytes"))
 }
 
-/// A length padded to words of 8 bytes, without the comparison of `next_multiple_of`.
-#[inline(always)]
-#[must_use]
-pub const fn padded(bytes: usize) -> usize {
-    (bytes + 7) & !7
-}
-
 #[inline(always)]
 pub(crate) fn read_u32(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("a slice of 4 bytes"))
@@ -66,6 +59,13 @@ pub(crate) fn read_u32(bytes: &[u8], at: usize) -> u32 {
 #[inline(always)]
 pub(crate) fn read_u64(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("a slice of 8 bytes"))
+}
+
+/// A length padded to words of 8 bytes, without the comparison of `next_multiple_of`.
+#[inline(always)]
+#[must_use]
+pub const fn padded(bytes: usize) -> usize {
+    (bytes + 7) & !7
 }
 
 /// One change of a unit.
@@ -355,7 +355,7 @@ impl<'a> BucketUpdateWriter<'a> {
 
     fn pad(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);
-        self.out.resize(self.out.len().next_multiple_of(8), 0);
+        self.out.resize(padded(self.out.len()), 0);
     }
 
     /// How many changes were added.

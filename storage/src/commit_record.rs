@@ -14,7 +14,7 @@
 //!
 //! *Source*: FaSST section 5, step 3; `docs/protocol.md`, "Unit of change".
 
-use crate::bucket_update::{BucketUpdate, Malformed, read_u16, read_u32, read_u64};
+use crate::bucket_update::{BucketUpdate, Malformed, padded, read_u16, read_u32, read_u64};
 use crate::owner::TransactionId;
 
 const HEADER_BYTES: usize = 48;
@@ -47,7 +47,7 @@ impl<'a> CommitRecord<'a> {
         let record_bytes = read_u32(bytes, 0) as usize;
         Malformed::check("record", record_bytes, bytes.len())?;
         let participants = 2 * usize::from(read_u16(bytes, 18));
-        let units_at = HEADER_BYTES + participants.next_multiple_of(8);
+        let units_at = HEADER_BYTES + padded(participants);
         Malformed::check("record's participants", units_at, record_bytes)?;
         let id = TransactionId {
             epoch: read_u32(bytes, 8),
@@ -124,7 +124,7 @@ impl<'a> CommitRecordWriter<'a> {
         let count = u16::try_from((out.len() - HEADER_BYTES) / 2)
             .expect("fewer participants than partitions");
         out[18..20].copy_from_slice(&count.to_le_bytes());
-        out.resize(out.len().next_multiple_of(8), 0);
+        out.resize(padded(out.len()), 0);
         Self { out }
     }
 

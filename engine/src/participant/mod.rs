@@ -432,7 +432,7 @@ impl Handler for Participant {
     fn prepare(&self, kind: u16, payload: &[u8]) -> Prepared {
         let of_bucket = |target: Option<BucketAddress>| target.map(SlotHint::of_bucket);
         let (action, hint) = match kind {
-            // A single call of `key_target`, outside of closures, is inlined.
+            // One use of `key_target` for both, outside of closures: closures with it are called, not inlined.
             request::READ | request::LOCK => {
                 let (action, named) = if kind == request::READ {
                     let named = |(Read { table, key, .. }, bytes)| (table, key, bytes);

@@ -14,7 +14,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use gannet_storage::{HashedKey, Location, LockMode};
+use gannet_storage::{HashedKey, Location, LockMode, padded};
 
 use crate::outcome::{Abort, Misuse, RowProblem};
 use crate::row_key::RowKey;
@@ -129,7 +129,7 @@ impl AccessSet {
     /// Takes the next bytes of `values`.
     #[inline(always)]
     pub(super) fn claim(&mut self, bytes: usize) {
-        self.values_used += gannet_storage::padded(bytes);
+        self.values_used += padded(bytes);
         if self.values.len() < self.values_used {
             self.values.resize(self.values_used.next_power_of_two(), 0);
         }

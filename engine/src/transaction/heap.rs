@@ -3,7 +3,7 @@
 //!
 //! *Source*: FaSST section 5.2.1, for tables that it does not have.
 
-use gannet_storage::{HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, Location, LockMode, TableKind};
+use gannet_storage::{HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, Location, LockMode, TableKind, padded};
 
 use crate::configuration::NOBODY;
 use crate::outcome::{Abort, Conflict, Failure, Misuse, RowProblem};
@@ -240,7 +240,7 @@ pub(super) fn take_answer(
     if row.mode.is_none() {
         row.value_at = *used;
         row.value_bytes = bytes_of_value(answer.len());
-        *used += answer.len().next_multiple_of(8);
+        *used += padded(answer.len());
         if values.len() < *used {
             values.resize(used.next_power_of_two(), 0);
         }

@@ -10,13 +10,12 @@ use sqlparser::ast::{Expr, Ident};
 
 use crate::catalog::{Check, Table};
 use crate::error::SqlError;
-use crate::expression::Expression;
 use crate::expression::function::quote_identifier;
 use crate::parser;
 use crate::plan::bind::{Binder, name_of};
 use crate::plan::define::NewConstraint;
 use crate::plan::scope::Scope;
-use crate::plan::syntax::rewrite;
+use crate::plan::syntax::{Next, find, is_subquery, rewrite};
 
 impl Binder {
     /// A CHECK on rows with the columns of `scope`.
@@ -26,10 +25,13 @@ impl Binder {
         expr: &Expr,
         scope: &Rc<Scope>,
     ) -> Result<NewConstraint, SqlError> {
-        let condition = self.condition(expr, scope, "CHECK")?;
-        if condition.any(&|part| matches!(part, Expression::Subquery(_))) {
-            return Err(SqlError::new("0A000", "cannot use subquery in check constraint"));
+        // Binding may leave a subquery out, and the stored text would have it.
+        let subquery = |part: &Expr| if is_subquery(part) { Next::Stop } else { Next::Into };
+        if let Some(span) = find(expr, &subquery) {
+            return Err(SqlError::new("0A000", "cannot use subquery in check constraint")
+                .with_position(self.position(span)));
         }
+        let condition = self.condition(expr, scope, "CHECK")?;
         super::check_depth(condition.depth())?;
         let mut columns = Vec::new();
         condition.for_each_column(&mut |column| {

@@ -11,7 +11,7 @@ use crate::expression::Expression;
 use crate::expression::aggregate::Kind;
 use crate::plan::bind::{Binder, name_of, names_of};
 use crate::plan::scope::Scope;
-use crate::plan::syntax::{Found, find};
+use crate::plan::syntax::{Next, find, is_subquery};
 
 /// Rewrites an expression on rows as one on groups.
 ///
@@ -73,25 +73,23 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    fn look(&self, expr: &Expr) -> Found {
+    fn look(&self, expr: &Expr) -> Next {
         if self.is_left_out(expr) {
-            Found::Past
+            Next::Past
         } else if self.is_meant(expr) {
-            Found::Here
+            Next::Stop
         } else {
-            Found::Into
+            Next::Into
         }
     }
 
     fn is_left_out(&self, expr: &Expr) -> bool {
-        match expr {
-            Expr::Subquery(_) | Expr::Exists { .. } | Expr::InSubquery { .. } => true,
-            Expr::Function(call) => {
-                let name = names_of(&call.name).ok().and_then(|mut names| names.pop());
-                self.keys.contains(expr) || name.is_some_and(|name| Kind::of(&name).is_some())
-            }
-            _ => self.keys.contains(expr),
-        }
+        let is_aggregate = |expr: &Expr| {
+            let Expr::Function(call) = expr else { return false };
+            let name = names_of(&call.name).ok().and_then(|mut names| names.pop());
+            name.is_some_and(|name| Kind::of(&name).is_some())
+        };
+        is_subquery(expr) || self.keys.contains(expr) || is_aggregate(expr)
     }
 
     fn is_meant(&self, expr: &Expr) -> bool {

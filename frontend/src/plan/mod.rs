@@ -7,7 +7,7 @@
 //! query, window          set operations, rows   write    INSERT, UPDATE, DELETE
 //! define, check          CREATE, ALTER, DROP    explain  a plan as text
 //! statement              plan or command        home     the best node to run it
-//! order                  scans in any order   syntax   searches and rewrites of what is parsed
+//! order                  scans in any order     syntax   searches and rewrites of what is parsed
 //! ```
 //!
 //! *Invariants*: planning runs on a large stack (`parser`). A plan runs on a coroutine's small stack, so its

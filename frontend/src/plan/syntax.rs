@@ -7,28 +7,39 @@
 
 use std::ops::ControlFlow;
 
-use sqlparser::ast::{Expr, Query, Spanned, Visit, VisitMut, Visitor, VisitorMut};
+use sqlparser::ast::{
+    Expr, FunctionArguments, Query, Spanned, Visit, VisitMut, Visitor, VisitorMut,
+};
 use sqlparser::tokenizer::Span;
 
 use crate::error::SqlError;
 
 /// What a search does at an expression.
-pub(super) enum Found {
-    /// Ends there.
-    Here,
+pub(super) enum Next {
+    /// Ends: the expression is found.
+    Stop,
     /// Goes on with the parts of the expression.
     Into,
     /// Goes on past the expression.
     Past,
 }
 
-/// The place of the first expression of `tree` that `look` says is there. An expression comes before its parts.
-pub(super) fn find(tree: &impl Visit, look: &dyn Fn(&Expr) -> Found) -> Option<Span> {
+/// The place of the expression of `tree` where `look` stops the search. An expression comes before its parts.
+pub(super) fn find(tree: &impl Visit, look: &dyn Fn(&Expr) -> Next) -> Option<Span> {
     tree.visit(&mut Search { look, past: 0 }).break_value()
 }
 
+/// Whether an expression is a subquery, or a test or an array of the rows of one.
+pub(super) fn is_subquery(expr: &Expr) -> bool {
+    match expr {
+        Expr::Subquery(_) | Expr::Exists { .. } | Expr::InSubquery { .. } => true,
+        Expr::Function(call) => matches!(call.args, FunctionArguments::Subquery(_)),
+        _ => false,
+    }
+}
+
 struct Search<'a> {
-    look: &'a dyn Fn(&Expr) -> Found,
+    look: &'a dyn Fn(&Expr) -> Next,
     /// The depth inside of an expression that the search goes past.
     past: usize,
 }
@@ -42,9 +53,9 @@ impl Visitor for Search<'_> {
             return ControlFlow::Continue(());
         }
         match (self.look)(expr) {
-            Found::Here => return ControlFlow::Break(expr.span()),
-            Found::Into => {}
-            Found::Past => self.past = 1,
+            Next::Stop => return ControlFlow::Break(expr.span()),
+            Next::Into => {}
+            Next::Past => self.past = 1,
         }
         ControlFlow::Continue(())
     }

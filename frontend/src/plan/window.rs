@@ -21,7 +21,7 @@ use crate::plan::bind::{Binder, Typed, name_of, names_of};
 use crate::plan::query::sort_options;
 use crate::plan::scope::Scope;
 use crate::plan::select::output_name;
-use crate::plan::syntax::{Found, find, rewrite};
+use crate::plan::syntax::{Next, find, rewrite};
 use crate::plan::{Node, SortKey, types};
 use crate::value::{DataType, Value};
 
@@ -82,8 +82,8 @@ impl Binder {
         scope: &Rc<Scope>,
     ) -> Result<Option<Expanded>, SqlError> {
         let expands = |part: &Expr| match part {
-            Expr::Function(call) if expanding(call).is_some() => Found::Here,
-            _ => Found::Into,
+            Expr::Function(call) if expanding(call).is_some() => Next::Stop,
+            _ => Next::Into,
         };
         if projection.iter().all(|item| find(item, &expands).is_none()) {
             return Ok(None);
