@@ -15,7 +15,7 @@ use crate::parser;
 use crate::plan::bind::{Binder, name_of};
 use crate::plan::define::NewConstraint;
 use crate::plan::scope::Scope;
-use crate::plan::syntax::{Next, find, is_subquery, rewrite};
+use crate::plan::syntax::rewrite;
 
 impl Binder {
     /// A CHECK on rows with the columns of `scope`.
@@ -25,12 +25,7 @@ impl Binder {
         expr: &Expr,
         scope: &Rc<Scope>,
     ) -> Result<NewConstraint, SqlError> {
-        // Binding may leave a subquery out, and the stored text would have it.
-        let subquery = |part: &Expr| if is_subquery(part) { Next::Stop } else { Next::Into };
-        if let Some(span) = find(expr, &subquery) {
-            return Err(SqlError::new("0A000", "cannot use subquery in check constraint")
-                .with_position(self.position(span)));
-        }
+        self.refuse_subquery(expr, "check constraint")?;
         let condition = self.condition(expr, scope, "CHECK")?;
         super::check_depth(condition.depth())?;
         let mut columns = Vec::new();

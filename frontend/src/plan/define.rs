@@ -16,6 +16,7 @@ use crate::error::SqlError;
 use crate::expression::Expression;
 use crate::plan::bind::{Binder, name_of, names_of};
 use crate::plan::scope::Scope;
+use crate::plan::syntax::{Next, find, is_subquery};
 use crate::plan::{check, types};
 use crate::value::{DataType, Value};
 
@@ -261,16 +262,26 @@ impl Binder {
         column: &str,
         data_type: DataType,
     ) -> Result<(String, Option<Value>), SqlError> {
+        self.refuse_subquery(expr, "DEFAULT expression")?;
         let bound = self.default_expression(expr, column, data_type)?;
-        if bound.any(&|part| matches!(part, Expression::Subquery(_))) {
-            return Err(SqlError::new("0A000", "cannot use subquery in DEFAULT expression"));
-        }
         super::check_depth(bound.depth())?;
         let value = match bound {
             Expression::Constant(value) => Some(value),
             _ => None,
         };
         Ok((expr.to_string(), value))
+    }
+
+    /// Refuses a subquery in an expression whose text the catalog stores. Binding may leave a subquery out, and its tables may be dropped.
+    ///
+    /// # Errors
+    /// SQLSTATE 0A000.
+    pub(super) fn refuse_subquery(&self, expr: &Expr, place: &str) -> Result<(), SqlError> {
+        let look = |part: &Expr| if is_subquery(part) { Next::Stop } else { Next::Into };
+        find(expr, &look).map_or(Ok(()), |span| {
+            Err(SqlError::new("0A000", format!("cannot use subquery in {place}"))
+                .with_position(self.position(span)))
+        })
     }
 
     fn constraint(
