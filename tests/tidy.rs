@@ -6,9 +6,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each crate, and the crates of ours that it may depend on.
-const ARROWS: [(&str, &[&str]); 10] = [
+const ARROWS: [(&str, &[&str]); 15] = [
+    (".", &["engine", "command"]),
     (
-        ".",
+        "frontend/command",
         &[
             "rules",
             "rpc",
@@ -16,14 +17,21 @@ const ARROWS: [(&str, &[&str]); 10] = [
             "manager",
             "engine",
             "frontend",
+            "server",
+            "shell",
             "benchmarks",
             "tatp",
             "smallbank",
+            "sql-benchmarks",
         ],
     ),
+    ("frontend/benchmarks", &["frontend", "shell", "benchmarks", "tatp", "smallbank", "engine"]),
+    ("frontend/server", &["frontend", "engine"]),
+    ("frontend/shell", &["frontend"]),
+    ("frontend/syntax", &[]),
     ("tatp", &["benchmarks", "engine", "rules"]),
     ("smallbank", &["benchmarks", "engine"]),
-    ("frontend", &["engine", "rules"]),
+    ("frontend", &["engine", "rules", "syntax"]),
     ("benchmarks", &["engine", "rpc", "storage"]),
     ("engine", &["manager", "rpc", "storage", "rules"]),
     ("manager", &["rules"]),
@@ -53,8 +61,8 @@ const CLOCKS: [&str; 6] = [
     "benchmarks/src/harness.rs",
     "benchmarks/src/floor.rs",
     "frontend/src/clock.rs",
-    "frontend/src/shell/stopwatch.rs",
-    "src/simulate/campaign.rs",
+    "frontend/shell/src/stopwatch.rs",
+    "frontend/command/src/simulate/campaign.rs",
 ];
 
 fn root() -> &'static Path {

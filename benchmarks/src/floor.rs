@@ -9,6 +9,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::harness::{Limit, Settings};
 use crate::report::{Report, cores_used};
 use crate::workload::{Random, seeded};
 
@@ -36,7 +37,10 @@ pub struct FloorReport {
 /// Transactions between two checks of the clock.
 const TRANSACTIONS_PER_LOOK: u32 = 1_000;
 
-/// Runs the floor of a workload for `duration`, on as many threads as `report` has.
+/// How long the floor runs where the number of transactions limits a benchmark.
+const DURATION: Duration = Duration::from_secs(1);
+
+/// Runs the floor of a workload that has run with `settings`, on as many threads as its `report` has.
 ///
 /// # Panics
 /// If a thread cannot be started.
@@ -44,10 +48,13 @@ const TRANSACTIONS_PER_LOOK: u32 = 1_000;
 pub fn run_floor<F: FloorWorkload>(
     workload: &F,
     report: &Report,
-    threads: usize,
-    duration: Duration,
-    seed: u64,
+    settings: &Settings,
 ) -> FloorReport {
+    let (threads, seed) = (report.cores, settings.seed);
+    let duration = match settings.limit {
+        Limit::Duration(duration) => duration,
+        Limit::Transactions(_) => DURATION,
+    };
     let (populated, stop) = (Barrier::new(threads + 1), AtomicBool::new(false));
     let rates: Vec<f64> = std::thread::scope(|scope| {
         let (populated, stop) = (&populated, &stop);

@@ -14,6 +14,8 @@ use rand::RngExt;
 use rand_distr::{Distribution, Zipf};
 
 use crate::check::Check;
+use crate::harness::Settings;
+use crate::report::Report;
 use crate::rows::for_each_row;
 use crate::statistics::Totals;
 use crate::workload::{BenchmarkError, Ran, Random, Result, Workload};
@@ -84,6 +86,14 @@ impl ObjectStore {
             return setting("--theta", theta.to_string(), "0 to 10".to_owned());
         }
         Ok(Self { keys, reads, writes, theta, zipf, spread: false, table: None })
+    }
+
+    /// Runs the workload. The loop of its clients is compiled with its transactions.
+    ///
+    /// # Errors
+    /// Those of [`crate::run`].
+    pub fn run(self, settings: &Settings) -> std::result::Result<Report, BenchmarkError> {
+        crate::run(self, settings)
     }
 
     fn table(&self) -> TableId {

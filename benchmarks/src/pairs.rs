@@ -10,6 +10,8 @@ use gannet_engine::{Abort, Cluster, Coordinator, LockMode, TableId, Transaction}
 use rand::RngExt;
 
 use crate::check::Check;
+use crate::harness::Settings;
+use crate::report::Report;
 use crate::rows::for_each_row;
 use crate::statistics::Totals;
 use crate::workload::{BenchmarkError, Ran, Random, Result, Workload};
@@ -30,6 +32,14 @@ pub struct Pairs {
 }
 
 impl Pairs {
+    /// Runs the workload. The loop of its clients is compiled with its transactions.
+    ///
+    /// # Errors
+    /// Those of [`crate::run`].
+    pub fn run(self, settings: &Settings) -> std::result::Result<Report, BenchmarkError> {
+        crate::run(self, settings)
+    }
+
     fn table(&self) -> TableId {
         self.table.expect("the harness creates the tables first")
     }

@@ -24,6 +24,8 @@ use gannet_engine::{
 use rand::RngExt;
 
 use crate::check::Check;
+use crate::harness::Settings;
+use crate::report::Report;
 use crate::rows::for_each_row_in_order;
 use crate::statistics::Totals;
 use crate::workload::{BenchmarkError, Ran, Random, Result, Workload};
@@ -68,6 +70,14 @@ impl Ranges {
             return Err(BenchmarkError::Setting { setting: "--groups", value, allowed });
         }
         Ok(Self { groups, table: None })
+    }
+
+    /// Runs the workload. The loop of its clients is compiled with its transactions.
+    ///
+    /// # Errors
+    /// Those of [`crate::run`].
+    pub fn run(self, settings: &Settings) -> std::result::Result<Report, BenchmarkError> {
+        crate::run(self, settings)
     }
 
     fn table(&self) -> TableId {

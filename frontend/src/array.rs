@@ -139,18 +139,19 @@ pub(crate) fn written(elements: &[Value], element: Element) -> String {
 }
 
 /// An array that is written element by element.
-pub(crate) struct Writer {
+pub struct Writer {
     text: String,
     element: Element,
 }
 
 impl Writer {
-    pub(crate) fn new(element: Element) -> Self {
+    /// An array without elements yet.
+    pub fn new(element: Element) -> Self {
         Self { text: String::from("{"), element }
     }
 
     /// Adds an element.
-    pub(crate) fn push(&mut self, value: &Value) {
+    pub fn push(&mut self, value: &Value) {
         if self.text.len() > 1 {
             self.text.push(',');
         }
@@ -161,7 +162,7 @@ impl Writer {
     }
 
     /// The array as text.
-    pub(crate) fn finish(mut self) -> String {
+    pub fn finish(mut self) -> String {
         self.text.push('}');
         self.text
     }
@@ -233,7 +234,7 @@ fn value_of(text: Option<&str>, element: Element) -> Result<Value, SqlError> {
 ///
 /// # Errors
 /// SQLSTATE 22P02 for a text that is no array, 0A000 for several dimensions, and the errors of `take`.
-pub(crate) fn for_each(
+pub fn for_each(
     text: &str,
     mut take: impl FnMut(Option<&str>) -> Result<(), SqlError>,
 ) -> Result<(), SqlError> {

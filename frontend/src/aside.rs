@@ -20,7 +20,7 @@ use crate::error::SqlError;
 use crate::parser;
 
 /// Bytes that a worker's thread may process at once: more take about a millisecond.
-pub(crate) const HELD_BYTES_MAX: usize = 256 << 10;
+pub const HELD_BYTES_MAX: usize = 256 << 10;
 /// Prefix of the threads' names.
 const NAME: &str = "gannet-aside";
 /// Maximum number of threads; a long job holds one of them.

@@ -216,6 +216,18 @@ impl Database {
         Session::new(Arc::clone(self), user)
     }
 
+    /// The cluster below.
+    #[must_use]
+    pub fn cluster(&self) -> &Arc<Cluster> {
+        &self.cluster
+    }
+
+    /// The names of the tables of the last known catalog.
+    #[must_use]
+    pub fn table_names(&self) -> Vec<String> {
+        self.catalog().tables().map(|table| table.name.clone()).collect()
+    }
+
     /// A budget for the memory of a session's statements.
     pub(crate) fn budget(&self) -> Arc<Budget> {
         self.memory.budget()

@@ -2,7 +2,7 @@
 //!
 //! *Source*: PostgreSQL 15 documentation, appendix A (SQLSTATEs) and section 55.8 (fields of errors).
 //!
-//! *Not here*: the bytes of an error on the wire (`server/replies`).
+//! *Not here*: the bytes of an error on the wire (`gannet_server`).
 
 use gannet_engine::{Abort, Conflict, Failure as EngineFailure, Misuse, Obstacle, TokenRefusal};
 
@@ -87,7 +87,7 @@ impl SqlError {
     }
 
     /// The error for a construct that is not supported.
-    pub(crate) fn unsupported(construct: impl std::fmt::Display) -> Self {
+    pub fn unsupported(construct: impl std::fmt::Display) -> Self {
         Self::new("0A000", format!("{construct} is not supported"))
     }
 

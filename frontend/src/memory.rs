@@ -220,7 +220,7 @@ impl Drop for Budget {
 
 /// A charge to a budget. Dropping it releases the bytes.
 #[derive(Debug, Default)]
-pub(crate) struct Charge {
+pub struct Charge {
     /// None before the first charge.
     budget: Option<Arc<Budget>>,
     bytes: usize,

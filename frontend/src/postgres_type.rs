@@ -2,7 +2,7 @@
 //!
 //! *Source*: PostgreSQL's `pg_type.dat`, by way of the crate `postgres-types`; `pg_attribute.atttypmod`.
 //!
-//! *Not here*: values as text (`text`) or in PostgreSQL's binary form (`server/wire_types`).
+//! *Not here*: values as text (`text`) or in PostgreSQL's binary form (`gannet_server`).
 
 use postgres_types::Type;
 
@@ -30,7 +30,7 @@ impl DataType {
     ];
 
     /// All of those, then their arrays.
-    pub(crate) fn every() -> impl Iterator<Item = Self> {
+    pub fn every() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().chain(Element::ALL.map(Self::Array))
     }
 
@@ -41,7 +41,7 @@ impl DataType {
     }
 
     /// PostgreSQL's type, with its number and internal name.
-    pub(crate) fn postgres(self) -> Type {
+    pub fn postgres(self) -> Type {
         match self {
             Self::Boolean => Type::BOOL,
             Self::SmallInt => Type::INT2,
@@ -78,7 +78,7 @@ impl DataType {
     }
 
     /// PostgreSQL's type modifier: length, or precision and scale; -1 if there is none.
-    pub(crate) fn modifier(self) -> i32 {
+    pub fn modifier(self) -> i32 {
         match self {
             Self::Varchar(Some(length)) | Self::Char(Some(length)) => {
                 i32::try_from(length).map_or(-1, |length| length.saturating_add(4))
@@ -91,7 +91,7 @@ impl DataType {
     }
 
     /// Bytes of a value in PostgreSQL; -1 if the length varies.
-    pub(crate) fn bytes(self) -> i16 {
+    pub fn bytes(self) -> i16 {
         match self {
             Self::Boolean => 1,
             Self::SmallInt => 2,

@@ -13,7 +13,7 @@
 //! to its budget.
 //!
 //! *Not here*: statements that end before their results (`session/cancel`), commands such as SET and PREPARE (`session/command`), plans that run (`session/run`), idempotency tokens
-//! (`session/once`), kept rows (`session/rest`), the wire (`server`).
+//! (`session/once`), kept rows (`session/rest`), wire protocols.
 
 mod administer;
 mod cancel;
@@ -28,9 +28,10 @@ pub use cancel::CancelHandle;
 use cursor::Cursor;
 pub(crate) use cursor::Fetch;
 use once::Once;
-pub(crate) use rest::{Rest, Takes};
+pub use rest::{Rest, Takes};
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
@@ -55,6 +56,9 @@ use crate::value::{DataType, Value};
 const PREPARED_BYTES: usize = 1 << 10;
 /// Bytes of text and plan for each byte of the text.
 const PREPARED_FACTOR: usize = 8;
+
+/// A step of a statement that is compiled with this crate: each crate that awaits an `async fn` compiles it, and all that it awaits, anew.
+type Step<'s, T> = Pin<Box<dyn Future<Output = T> + Send + 's>>;
 
 /// A column of a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -262,16 +266,18 @@ impl Session {
 
     /// From now on a statement that needs the cluster fails at once (57P03) while the node has had no lease for longer than a lease
     /// lasts.
-    pub(crate) fn refuse_without_lease(&mut self) {
+    #[doc(hidden)]
+    pub fn refuse_without_lease(&mut self) {
         self.refuses_without_lease = true;
     }
 
     /// Splits a script into statements, without running them; a long one on another thread, because that would hold this one. Each
     /// statement comes with its offset in characters, to which positions of its errors are added.
-    pub(crate) async fn split_aside(
-        &mut self,
-        sql: &str,
-    ) -> Result<Vec<(usize, String)>, SqlError> {
+    ///
+    /// # Errors
+    /// SQLSTATE 42601 for a text that cannot be split into words, 54001 for a text that is too long.
+    #[doc(hidden)]
+    pub async fn split_aside(&mut self, sql: &str) -> Result<Vec<(usize, String)>, SqlError> {
         let text = sql.to_owned();
         self.database.parser.run(sql.len(), move || parser::split(&text)).await
     }
@@ -280,7 +286,8 @@ impl Session {
     ///
     /// # Errors
     /// The job's errors, and SQLSTATE XX000 if the job panicked.
-    pub(crate) async fn computed<T: Send + 'static>(
+    #[doc(hidden)]
+    pub async fn computed<T: Send + 'static>(
         &mut self,
         bytes: usize,
         job: impl FnOnce() -> Result<T, SqlError> + Send + 'static,
@@ -301,7 +308,8 @@ impl Session {
     ///
     /// # Errors
     /// SQLSTATE 53200 if the bytes do not fit.
-    pub(crate) fn charged(&self, bytes: usize) -> Result<Charge, SqlError> {
+    #[doc(hidden)]
+    pub fn charged(&self, bytes: usize) -> Result<Charge, SqlError> {
         let mut charge = Charge::default();
         charge.add(&self.budget, bytes)?;
         Ok(charge)
@@ -457,10 +465,7 @@ impl Session {
     /// # Errors
     /// The error of the rows; it ends the COPY.
     pub async fn copy_in(&mut self, chunk: &[u8]) -> Result<u64, SqlError> {
-        let result = match self.copy_chunk(chunk).await {
-            Err(error) => Err(self.copy_failed(error).await),
-            count => count,
-        };
+        let result = self.copy_chunk(chunk).await;
         self.end_statement(result)
     }
 
@@ -470,10 +475,7 @@ impl Session {
     /// The error of the last rows; SQLSTATE 57014 if the client gives up.
     pub async fn copy_end(&mut self, abandon: Option<String>) -> Result<String, SqlError> {
         let result = match abandon {
-            None => match self.copy_rest().await {
-                Err(error) => Err(self.copy_failed(error).await),
-                tag => tag,
-            },
+            None => self.copy_rest().await,
             Some(message) => {
                 Err(SqlError::new("57014", format!("COPY from stdin failed: {message}")))
             }
@@ -483,7 +485,8 @@ impl Session {
     }
 
     /// The charge of the last result, for a caller that keeps the rows beyond the next statement.
-    pub(crate) fn take_result(&mut self) -> Charge {
+    #[doc(hidden)]
+    pub fn take_result(&mut self) -> Charge {
         std::mem::take(&mut self.result)
     }
 
@@ -506,7 +509,8 @@ impl Session {
     }
 
     /// Makes the present values of the settings those that RESET restores.
-    pub(crate) fn keep_settings(&mut self) {
+    #[doc(hidden)]
+    pub fn keep_settings(&mut self) {
         self.first_settings = Arc::clone(&self.settings);
     }
 

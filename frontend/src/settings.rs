@@ -81,7 +81,7 @@ pub(crate) fn default_of(name: &str) -> Option<&'static str> {
 }
 
 /// The duration that a text such as `250`, `250ms`, `2 s` or `1min` means; a number without a unit is in milliseconds.
-pub(crate) fn duration(value: &str) -> Option<Duration> {
+pub fn duration(value: &str) -> Option<Duration> {
     let value = value.trim();
     let end = value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len());
     let (number, unit) = value.split_at(end);

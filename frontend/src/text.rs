@@ -226,7 +226,7 @@ fn is_decimal(text: &str) -> bool {
 
 /// Parses a decimal number, with or without an exponent; None also for a number with more digits than a NUMERIC, because no
 /// digit may be lost.
-pub(crate) fn numeric_from_text(text: &str) -> Option<Decimal> {
+pub fn numeric_from_text(text: &str) -> Option<Decimal> {
     if !is_decimal(text) {
         return None;
     }
@@ -243,7 +243,7 @@ pub(crate) fn numeric_from_text(text: &str) -> Option<Decimal> {
 }
 
 /// A NUMERIC's zero has no sign.
-pub(crate) fn unsigned_zero(mut number: Decimal) -> Decimal {
+pub fn unsigned_zero(mut number: Decimal) -> Decimal {
     if number.is_zero() {
         number.set_sign_positive(true);
     }
@@ -251,7 +251,7 @@ pub(crate) fn unsigned_zero(mut number: Decimal) -> Decimal {
 }
 
 /// The error for a number that would lose digits.
-pub(crate) fn too_many_digits() -> SqlError {
+pub fn too_many_digits() -> SqlError {
     SqlError::new("22003", "the number has more digits than a NUMERIC has, which is 28")
         .with_hint("round the operands, or use double precision")
 }

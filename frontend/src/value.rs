@@ -1,6 +1,6 @@
 //! Values of SQL and their types.
 //!
-//! *Not here*: values as text (`text`), as bytes (`encoding`) and on the wire (`server/wire_types`).
+//! *Not here*: values as text (`text`), as bytes (`encoding`) and on the wire (`gannet_server`).
 
 use chrono::{NaiveDate, NaiveDateTime};
 use rust_decimal::Decimal;
@@ -162,7 +162,8 @@ impl Value {
     }
 
     /// Approximate bytes in memory.
-    pub(crate) fn memory_bytes(&self) -> usize {
+    #[inline]
+    pub fn memory_bytes(&self) -> usize {
         let apart = match self {
             Self::Text(text) => text.len(),
             Self::Bytea(bytes) => bytes.len(),

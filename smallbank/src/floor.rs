@@ -2,7 +2,7 @@
 //!
 //! *Not here*: threads and measurement, which the harness has.
 
-use gannet_benchmarks::{FloorWorkload, Random};
+use gannet_benchmarks::{FloorReport, FloorWorkload, Random, Report, Settings, run_floor};
 use hashbrown::HashMap;
 
 use crate::{
@@ -19,6 +19,12 @@ pub struct Floor {
 impl Floor {
     pub(crate) fn new(accounts: Accounts, seed: u64) -> Self {
         Self { accounts, seed }
+    }
+
+    /// Runs the floor. The loop of its threads is compiled with its transactions.
+    #[must_use]
+    pub fn run(&self, report: &Report, settings: &Settings) -> FloorReport {
+        run_floor(self, report, settings)
     }
 }
 

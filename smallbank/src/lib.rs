@@ -145,10 +145,10 @@ impl SmallBank {
         Ok(Self { accounts: Accounts { count: accounts }, seed, tables: None })
     }
 
-    /// Runs it, as [`gannet_benchmarks::run`] does: the loop of its clients is compiled with its transactions.
+    /// Runs the workload. The loop of its clients is compiled with its transactions.
     ///
     /// # Errors
-    /// As that.
+    /// Those of [`gannet_benchmarks::run`].
     pub fn run(self, settings: &Settings) -> std::result::Result<Report, BenchmarkError> {
         gannet_benchmarks::run(self, settings)
     }

@@ -126,10 +126,10 @@ impl Tatp {
         Self { grows: true, ..self }
     }
 
-    /// Runs it, as [`gannet_benchmarks::run`] does: the loop of its clients is compiled with its transactions.
+    /// Runs the workload. The loop of its clients is compiled with its transactions.
     ///
     /// # Errors
-    /// As that.
+    /// Those of [`gannet_benchmarks::run`].
     pub fn run(self, settings: &Settings) -> std::result::Result<Report, BenchmarkError> {
         gannet_benchmarks::run(self, settings)
     }

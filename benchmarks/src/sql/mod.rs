@@ -10,7 +10,7 @@
 //! *Invariants*: a statement that fails with a conflict ends its transaction, which counts as aborted. Any other failure ends
 //! the run, and fails its verification.
 //!
-//! *Not here*: connections, which need SQL or a network: the command has them.
+//! *Not here*: connections, which need SQL or a network (`frontend/benchmarks`).
 
 mod harness;
 mod single;

@@ -5,7 +5,7 @@
 //! row   each value with its kind                             row.rs
 //! ```
 //!
-//! *Not here*: values on the wire (`server/wire_types`) and as text (`text`).
+//! *Not here*: values on the wire (`gannet_server`) and as text (`text`).
 
 pub(crate) mod key;
 pub(crate) mod row;

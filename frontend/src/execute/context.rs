@@ -494,7 +494,8 @@ impl<'c, 's> Context<'c, 's> {
 }
 
 /// Approximate bytes of a row.
-pub(crate) fn row_bytes(row: &Row) -> usize {
+#[inline]
+pub fn row_bytes(row: &Row) -> usize {
     size_of::<Row>() + row.iter().map(Value::memory_bytes).sum::<usize>()
 }
 

@@ -235,7 +235,7 @@ fn csv_fields<'l>(line: &[u8], options: &CopyOptions) -> Result<Vec<Field<'l>>, 
 const LINE_BYTES: usize = 128;
 
 /// A line of COPY TO.
-pub(crate) fn line(row: &Row, columns: &[Column], options: &CopyOptions) -> Vec<u8> {
+pub fn line(row: &Row, columns: &[Column], options: &CopyOptions) -> Vec<u8> {
     let mut line = Vec::with_capacity(LINE_BYTES);
     for (number, (value, column)) in row.iter().zip(columns).enumerate() {
         if number > 0 {

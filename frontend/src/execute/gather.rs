@@ -9,7 +9,7 @@
 //! *Invariants*: a query that has sent rows is not run again, and does not keep other transactions from writing. It waits for
 //! its client with a bounded number of rows in memory.
 //!
-//! *Not here*: rows after the query has ended (`session/rest`), and the wire (`server/rows`).
+//! *Not here*: rows after the query has ended (`session/rest`), and the wire (`gannet_server`).
 
 use std::cell::RefCell;
 use std::sync::Arc;

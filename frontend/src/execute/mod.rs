@@ -58,7 +58,8 @@ pub(crate) mod unfinished;
 mod window;
 mod write;
 
-pub(crate) use context::{Context, Resources, row_bytes};
+pub use context::row_bytes;
+pub(crate) use context::{Context, Resources};
 pub(crate) use gather::{Beyond, Gathering, Stream};
 pub(crate) use touched::Touched;
 pub(crate) use transaction::Transaction;
@@ -77,7 +78,7 @@ use crate::value::Value;
 pub(crate) const BATCH_ROWS: usize = 1_000;
 
 /// A row.
-pub(crate) type Row = Vec<Value>;
+pub type Row = Vec<Value>;
 
 /// The output of a plan.
 #[derive(Debug, Default)]

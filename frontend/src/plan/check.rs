@@ -6,6 +6,7 @@
 
 use std::rc::Rc;
 
+use gannet_syntax::{copy, rewrite};
 use sqlparser::ast::{Expr, Ident};
 
 use crate::catalog::{Check, Table};
@@ -15,7 +16,6 @@ use crate::parser;
 use crate::plan::bind::{Binder, name_of};
 use crate::plan::define::NewConstraint;
 use crate::plan::scope::Scope;
-use crate::plan::syntax::rewrite;
 
 impl Binder {
     /// A CHECK on rows with the columns of `scope`.
@@ -35,7 +35,7 @@ impl Binder {
                 columns.push(name.clone());
             }
         });
-        let sql = with_columns(expr.clone(), |_| None)?;
+        let sql = with_columns(copy(expr), |_| None);
         Ok(NewConstraint::Check { name, sql, columns, condition })
     }
 }
@@ -47,17 +47,14 @@ impl Binder {
 pub(super) fn renamed(table: &Table, from: &str, to: &str) -> Result<Vec<Check>, SqlError> {
     let renamed = |check: &Check| {
         let expr = parser::parse_expression(&check.sql)?;
-        let sql = with_columns(expr, |name| (name == from).then(|| quote_identifier(to)))?;
+        let sql = with_columns(expr, |name| (name == from).then(|| quote_identifier(to)));
         Ok(Check { id: check.id, name: check.name.clone(), sql })
     };
     table.checks.iter().map(renamed).collect()
 }
 
 /// An expression as text, with columns without their table, and with the names that `written` gives.
-fn with_columns(
-    mut expr: Expr,
-    written: impl Fn(&str) -> Option<String>,
-) -> Result<String, SqlError> {
+fn with_columns(mut expr: Expr, written: impl Fn(&str) -> Option<String>) -> String {
     rewrite(&mut expr, &mut |part| {
         let column = match part {
             Expr::Identifier(column) => Some(column.clone()),
@@ -68,7 +65,6 @@ fn with_columns(
             let name = written(&name_of(&column));
             *part = Expr::Identifier(name.map_or(column, Ident::new));
         }
-        Ok(())
-    })?;
-    Ok(expr.to_string())
+    });
+    expr.to_string()
 }

@@ -6,6 +6,7 @@
 
 use std::rc::Rc;
 
+use gannet_syntax::{Next, find, is_subquery};
 use sqlparser::ast::{
     self, AlterColumnOperation, AlterTableOperation, ColumnDef, ColumnOption, Expr, GeneratedAs,
     IndexColumn, ObjectType, RenameTableNameKind, Spanned, TableConstraint, TruncateIdentityOption,
@@ -16,7 +17,6 @@ use crate::error::SqlError;
 use crate::expression::Expression;
 use crate::plan::bind::{Binder, name_of, names_of};
 use crate::plan::scope::Scope;
-use crate::plan::syntax::{Next, find, is_subquery};
 use crate::plan::{check, types};
 use crate::value::{DataType, Value};
 

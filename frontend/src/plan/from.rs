@@ -281,11 +281,11 @@ impl Binder {
         }
         let visible = common.visible.min(self.common_tables.len());
         let later = self.common_tables.split_off(visible);
-        let planned = self.query(&common.query);
+        let planned = self.query(&common.table.query);
         self.common_tables.extend(later);
         let planned = planned?;
         let columns = planned.columns.into_iter().map(|c| (c.name, c.data_type)).collect();
-        let scope = aliased(&common.name, columns, Some(&common.alias))?;
+        let scope = aliased(&common.name, columns, Some(&common.table.alias))?;
         let columns = scope.columns.into_iter().map(|c| (c.name, c.data_type)).collect();
         Ok((Source::Node(planned.node), aliased(&common.name, columns, alias)?))
     }

@@ -4,6 +4,7 @@
 //!
 //! *Not here*: the keys themselves (`select`), and aggregates (`call`).
 
+use gannet_syntax::{Next, find, find_in_item, find_in_key, is_same, is_subquery};
 use sqlparser::ast::{Expr, GroupByExpr, OrderByExpr, Select};
 
 use crate::error::SqlError;
@@ -11,7 +12,6 @@ use crate::expression::Expression;
 use crate::expression::aggregate::Kind;
 use crate::plan::bind::{Binder, name_of, names_of};
 use crate::plan::scope::Scope;
-use crate::plan::syntax::{Next, find, is_subquery};
 
 /// Rewrites an expression on rows as one on groups.
 ///
@@ -57,9 +57,9 @@ impl Binder {
         };
         let search = Search { number, keys, scope };
         let look = |expr: &Expr| search.look(expr);
-        let found = find(&select.projection, &look)
-            .or_else(|| find(&select.having, &look))
-            .or_else(|| order_by.iter().find_map(|key| find(key, &look)));
+        let found = (select.projection.iter().find_map(|item| find_in_item(item, &look)))
+            .or_else(|| select.having.as_ref().and_then(|having| find(having, &look)))
+            .or_else(|| order_by.iter().find_map(|key| find_in_key(key, &look)));
         let place = found.and_then(|span| self.position(span));
         SqlError::new("42803", message).with_position(place)
     }
@@ -89,7 +89,7 @@ impl Search<'_> {
             let name = names_of(&call.name).ok().and_then(|mut names| names.pop());
             name.is_some_and(|name| Kind::of(&name).is_some())
         };
-        is_subquery(expr) || self.keys.contains(expr) || is_aggregate(expr)
+        is_subquery(expr) || self.keys.iter().any(|key| is_same(key, expr)) || is_aggregate(expr)
     }
 
     fn is_meant(&self, expr: &Expr) -> bool {

@@ -33,7 +33,6 @@ mod query;
 mod scope;
 mod select;
 pub(crate) mod statement;
-mod syntax;
 pub(crate) mod types;
 mod window;
 mod write;

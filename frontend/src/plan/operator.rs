@@ -25,7 +25,7 @@ use crate::value::{DataType, Value};
 fn signed_base(sign: UnaryOperator, operand: &Expr) -> Option<(Expr, &BinaryOperator, &Expr)> {
     let (base, power, exponent) = match operand {
         Expr::BinaryOp { left, op: op @ BinaryOperator::PGExp, right } => {
-            (left.as_ref().clone(), op, right.as_ref())
+            (gannet_syntax::copy(left), op, right.as_ref())
         }
         Expr::UnaryOp { op: inner @ (UnaryOperator::Minus | UnaryOperator::Plus), expr } => {
             signed_base(*inner, expr)?

@@ -6,9 +6,10 @@
 
 use std::rc::Rc;
 
+use gannet_syntax::copy_common_table;
 use sqlparser::ast::{
-    self, Expr, LimitClause, LockType, NonBlock, OrderByExpr, OrderByKind, Query, SelectItem,
-    SetExpr, SetOperator, SetQuantifier, Spanned, TableAlias,
+    self, Cte, Expr, LimitClause, LockType, NonBlock, OrderByExpr, OrderByKind, Query, SelectItem,
+    SetExpr, SetOperator, SetQuantifier, Spanned,
 };
 use sqlparser::tokenizer::Span;
 
@@ -37,8 +38,7 @@ pub(super) struct Planned {
 #[derive(Debug)]
 pub(super) struct CommonTable {
     pub(super) name: String,
-    pub(super) alias: TableAlias,
-    pub(super) query: Query,
+    pub(super) table: Cte,
     /// The number of WITH queries in its own scope.
     pub(super) visible: usize,
 }
@@ -160,8 +160,7 @@ impl Binder {
                 }
                 self.common_tables.push(Rc::new(CommonTable {
                     name: name_of(&common.alias.name),
-                    alias: common.alias.clone(),
-                    query: (*common.query).clone(),
+                    table: copy_common_table(common),
                     visible: self.common_tables.len(),
                 }));
             }

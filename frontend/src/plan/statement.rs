@@ -5,6 +5,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use gannet_syntax::copy_query;
 use sqlparser::ast::{
     self, CloseCursor, CopyLegacyCsvOption, CopyLegacyOption, CopyOption, CopySource, CopyTarget,
     Expr, FetchDirection, Reset, Set, Statement, Value as Literal,
@@ -274,7 +275,7 @@ fn declare(binder: &mut Binder, declared: &[ast::Declare]) -> Result<Command, Sq
     if *hold == Some(true) {
         return Err(SqlError::unsupported("a cursor WITH HOLD"));
     }
-    let (kind, columns) = plan_kind(binder, &Statement::Query(query.clone()))?;
+    let (kind, columns) = plan_kind(binder, &Statement::Query(Box::new(copy_query(query))))?;
     let parameters = std::mem::take(&mut binder.parameters);
     let inner = Binder::new(Arc::clone(&binder.catalog), "", parameters);
     let query = Arc::new(finished(inner, kind, columns)?);

@@ -8,6 +8,7 @@
 
 use std::rc::Rc;
 
+use gannet_syntax::{Next, copy, copy_item, find_in_item, is_same, rewrite};
 use sqlparser::ast::{
     AccessExpr, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, SelectItem,
     WindowType,
@@ -21,7 +22,6 @@ use crate::plan::bind::{Binder, Typed, name_of, names_of};
 use crate::plan::query::sort_options;
 use crate::plan::scope::Scope;
 use crate::plan::select::output_name;
-use crate::plan::syntax::{Next, find, rewrite};
 use crate::plan::{Node, SortKey, types};
 use crate::value::{DataType, Value};
 
@@ -85,7 +85,7 @@ impl Binder {
             Expr::Function(call) if expanding(call).is_some() => Next::Stop,
             _ => Next::Into,
         };
-        if projection.iter().all(|item| find(item, &expands).is_none()) {
+        if projection.iter().all(|item| find_in_item(item, &expands).is_none()) {
             return Ok(None);
         }
         let mut expanded = Vec::new();
@@ -93,26 +93,34 @@ impl Binder {
         for item in projection {
             let (SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. }) = item
             else {
-                items.push(item.clone());
+                items.push(copy_item(item));
                 continue;
             };
-            let mut rewritten = expr.clone();
-            rewrite(&mut rewritten, &mut |part| {
-                if let Some(column) = replacement(part, &mut expanded)? {
+            let mut rewritten = copy(expr);
+            let (mut is_changed, mut failed) = (false, None);
+            rewrite(&mut rewritten, &mut |part| match replacement(part, &mut expanded) {
+                Ok(Some(column)) => {
                     *part = column;
+                    is_changed = true;
                 }
-                Ok(())
-            })?;
+                Ok(None) => {}
+                Err(error) => {
+                    failed.get_or_insert(error);
+                }
+            });
+            if let Some(error) = failed {
+                return Err(error);
+            }
             items.push(match item {
                 // The column keeps the name of the replaced function.
-                SelectItem::UnnamedExpr(_) if rewritten != *expr => SelectItem::ExprWithAlias {
+                SelectItem::UnnamedExpr(_) if is_changed => SelectItem::ExprWithAlias {
                     alias: Ident::with_quote('"', output_name(expr)),
                     expr: rewritten,
                 },
                 SelectItem::ExprWithAlias { alias, .. } => {
                     SelectItem::ExprWithAlias { expr: rewritten, alias: alias.clone() }
                 }
-                other => other.clone(),
+                other => copy_item(other),
             });
         }
         let mut arrays = Vec::with_capacity(expanded.len());
@@ -213,7 +221,7 @@ fn column(name: &str) -> Expr {
 }
 
 fn number_of(array: Expr, arrays: &mut Vec<Expr>) -> usize {
-    arrays.iter().position(|other| *other == array).unwrap_or_else(|| {
+    arrays.iter().position(|other| is_same(other, &array)).unwrap_or_else(|| {
         arrays.push(array);
         arrays.len() - 1
     })
@@ -234,14 +242,14 @@ fn expanding(call: &Function) -> Option<(&'static str, Expr)> {
         ("generate_subscripts", [array, dimension]) => {
             let (array, dimension) = (argument(array)?, argument(dimension)?);
             if dimension.to_string() == "1" {
-                return Some((function, array.clone()));
+                return Some((function, copy(array)));
             }
             // Arrays have one dimension.
             let sql = format!("CASE WHEN {dimension} = 1 THEN {array} END");
             Some((function, crate::parser::parse_expression(&sql).ok()?))
         }
         ("generate_subscripts", _) => None,
-        (_, [array]) => Some((function, argument(array)?.clone())),
+        (_, [array]) => Some((function, copy(argument(array)?))),
         _ => None,
     }
 }

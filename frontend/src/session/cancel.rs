@@ -1,6 +1,6 @@
 //! The end of a session's statement before its result: another task asks for it, and the session gives the statement up if it must.
 //!
-//! *Not here*: requests to cancel from clients, in `server/cancellation`; jobs that are cancelled, in the engine.
+//! *Not here*: requests to cancel from clients, in `gannet_server`; jobs that are cancelled, in the engine.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -37,7 +37,8 @@ impl CancelHandle {
     }
 
     /// Waits for [`Self::cancel`].
-    pub(crate) async fn requested(&self) {
+    #[doc(hidden)]
+    pub async fn requested(&self) {
         while !self.0.is_requested.load(Ordering::Relaxed) {
             self.0.requested.notified().await;
         }
@@ -45,7 +46,8 @@ impl CancelHandle {
 
     /// Ends the session's wait for the running statement, which may itself wait for a silent member. The SQLSTATE is 57014 if
     /// the statement has not begun to log its commit and never will, and 08007 otherwise.
-    pub(crate) fn give_up(&self) {
+    #[doc(hidden)]
+    pub fn give_up(&self) {
         self.0.is_given_up.store(true, Ordering::Relaxed);
         self.0.given_up.notify_one();
     }
@@ -56,7 +58,8 @@ impl CancelHandle {
     }
 
     /// Why the statement does not go on, if it waits for a job.
-    pub(crate) fn obstacle(&self, cluster: &Cluster) -> Option<Obstacle> {
+    #[doc(hidden)]
+    pub fn obstacle(&self, cluster: &Cluster) -> Option<Obstacle> {
         let job = self.job_now().clone()?;
         cluster.obstacle(&job)
     }
@@ -82,7 +85,8 @@ impl CancelHandle {
     }
 
     /// Whether the statement is to end.
-    pub(crate) fn is_requested(&self) -> bool {
+    #[doc(hidden)]
+    pub fn is_requested(&self) -> bool {
         self.0.is_requested.load(Ordering::Relaxed)
     }
 
@@ -92,7 +96,8 @@ impl CancelHandle {
     }
 
     /// Clears the flags for the next statement.
-    pub(crate) fn reset(&self) {
+    #[doc(hidden)]
+    pub fn reset(&self) {
         self.0.is_requested.store(false, Ordering::Relaxed);
         self.0.is_given_up.store(false, Ordering::Relaxed);
     }

@@ -14,7 +14,7 @@ use crate::plan::statement::{Command, Prepared, constant};
 use crate::session::cursor::query_of;
 use crate::session::run::{aborted, error_of};
 use crate::session::{
-    Column, CopyIn, CopyOptions, Session, StatementResult, Takes, TransactionStatus, pad,
+    Column, CopyIn, CopyOptions, Session, StatementResult, Step, Takes, TransactionStatus, pad,
 };
 use crate::settings;
 use crate::value::{DataType, Value};
@@ -65,7 +65,16 @@ impl Session {
     }
 
     /// Runs a command.
-    pub(super) async fn command(
+    pub(super) fn command<'s>(
+        &'s mut self,
+        command: &'s Command,
+        sql: &'s str,
+        parameters: Vec<Value>,
+    ) -> Step<'s, Result<StatementResult, SqlError>> {
+        Box::pin(self.run_command(command, sql, parameters))
+    }
+
+    async fn run_command(
         &mut self,
         command: &Command,
         sql: &str,

@@ -91,7 +91,8 @@ impl Cursor {
 
 impl Session {
     /// The columns of a cursor.
-    pub(crate) fn cursor_columns(&self, name: &str) -> Option<Arc<[Column]>> {
+    #[doc(hidden)]
+    pub fn cursor_columns(&self, name: &str) -> Option<Arc<[Column]>> {
         self.cursors.get(name).map(|cursor| Arc::clone(&cursor.columns))
     }
 

@@ -37,7 +37,7 @@ const READ_BYTES: usize = 1 << 20;
 
 /// The results beyond memory that a caller can take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Takes {
+pub enum Takes {
     /// None of them.
     #[default]
     None,
@@ -53,7 +53,7 @@ pub(super) type Ended =
 type End = Pin<Box<dyn Future<Output = Result<Ended, SqlError>> + Send>>;
 
 /// The remaining rows of a result.
-pub(crate) struct Rest {
+pub struct Rest {
     columns: Arc<[Column]>,
     source: Source,
 }
@@ -158,10 +158,7 @@ impl Rest {
     ///
     /// # Errors
     /// The statement's error: the rows before it are void.
-    pub(crate) async fn next(
-        &mut self,
-        session: &mut Session,
-    ) -> Result<Option<Vec<Row>>, SqlError> {
+    pub async fn next(&mut self, session: &mut Session) -> Result<Option<Vec<Row>>, SqlError> {
         let rows = match &mut self.source {
             Source::Ended => None,
             Source::Kept(part) => part.next(session.database.spill.clone()).await?,
@@ -200,7 +197,7 @@ impl Rest {
     }
 
     /// Ends the query if it still runs; the client will not get its rows.
-    pub(crate) async fn abandon(mut self, session: &mut Session) {
+    pub async fn abandon(mut self, session: &mut Session) {
         // The client learns the reason from the caller.
         let _ = self.end(session).await;
         let _: Result<(), SqlError> = session.end_statement(Err(canceled()));
@@ -209,12 +206,14 @@ impl Rest {
 
 impl Session {
     /// Allows the next statement to leave rows to [`Self::take_rest`].
-    pub(crate) fn take_large(&mut self, takes: Takes) {
+    #[doc(hidden)]
+    pub fn take_large(&mut self, takes: Takes) {
         self.next_takes = takes;
     }
 
     /// The remaining rows of the last result.
-    pub(crate) fn take_rest(&mut self) -> Option<Rest> {
+    #[doc(hidden)]
+    pub fn take_rest(&mut self) -> Option<Rest> {
         self.rest.take()
     }
 

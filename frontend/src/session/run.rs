@@ -26,7 +26,9 @@ use crate::plan::statement::{self, Command, Prepared};
 use crate::plan::{Plan, PlanKind};
 use crate::session::once;
 use crate::session::rest::{Ended, Kept, Part, Rest, Takes};
-use crate::session::{CancelHandle, Column, Session, StatementResult, TransactionStatus, pad};
+use crate::session::{
+    CancelHandle, Column, Session, StatementResult, Step, TransactionStatus, pad,
+};
 use crate::value::{DataType, Value};
 
 mod copy;
@@ -94,49 +96,62 @@ impl Session {
         types: &[Option<DataType>],
     ) -> Result<Option<Prepared>, SqlError> {
         let catalog = self.catalog();
-        if let Some(plan) = self.database.plan(sql, types, &catalog) {
-            return Ok(Some(plan));
+        match self.database.plan(sql, types, &catalog) {
+            Some(kept) => Ok(Some(kept)),
+            None => self.plan_with(catalog, sql, types).await,
         }
-        let (text, known) = (sql.to_owned(), types.to_vec());
-        let planned_with = Arc::clone(&catalog);
-        let planned = self.database.parser.run(sql.len(), move || {
-            let Some(statement) = parser::parse(&text)? else { return Ok(None) };
-            statement::plan(&statement, &text, &planned_with, &known).map(Some)
-        });
-        let planned = self.cancel.unless_given_up(planned).await;
-        let planned = planned.unwrap_or_else(|| Err(canceled()))?;
-        if let Some(prepared) = planned.as_ref().filter(|prepared| is_kept(prepared)) {
-            self.database.keep_plan(sql, types, &catalog, prepared);
-        }
-        Ok(planned)
+    }
+
+    fn plan_with<'s>(
+        &'s mut self,
+        catalog: Arc<Catalog>,
+        sql: &'s str,
+        types: &'s [Option<DataType>],
+    ) -> Step<'s, Result<Option<Prepared>, SqlError>> {
+        Box::pin(async move {
+            let (text, known) = (sql.to_owned(), types.to_vec());
+            let planned_with = Arc::clone(&catalog);
+            let planned = self.database.parser.run(sql.len(), move || {
+                let Some(statement) = parser::parse(&text)? else { return Ok(None) };
+                statement::plan(&statement, &text, &planned_with, &known).map(Some)
+            });
+            let planned = self.cancel.unless_given_up(planned).await;
+            let planned = planned.unwrap_or_else(|| Err(canceled()))?;
+            if let Some(prepared) = planned.as_ref().filter(|prepared| is_kept(prepared)) {
+                self.database.keep_plan(sql, types, &catalog, prepared);
+            }
+            Ok(planned)
+        })
     }
 
     /// Reads the catalog if there is a newer one, and tells whether there is.
-    pub(super) async fn reload(&mut self) -> Result<bool, SqlError> {
-        let catalog = self.catalog();
-        let resources = self.resources(&catalog);
-        let transaction = self.transaction.take();
-        let job = move |coordinator: &mut Coordinator<'_>, resources: &Resources| match transaction
-        {
-            None => (None, resources.database.reload(coordinator)),
-            Some(mut transaction) => {
-                let database = &resources.database;
-                let place = (database.catalog_table, &database.versions);
-                let result = Catalog::load(coordinator, &mut transaction.deferred, place);
-                let result = result.map(|catalog| {
-                    let is_newer = catalog.version != resources.facts.catalog.version;
-                    if is_newer {
-                        transaction.catalog = Some(Arc::new(catalog));
+    pub(super) fn reload(&mut self) -> Step<'_, Result<bool, SqlError>> {
+        Box::pin(async move {
+            let catalog = self.catalog();
+            let resources = self.resources(&catalog);
+            let transaction = self.transaction.take();
+            let job =
+                move |coordinator: &mut Coordinator<'_>, resources: &Resources| match transaction {
+                    None => (None, resources.database.reload(coordinator)),
+                    Some(mut transaction) => {
+                        let database = &resources.database;
+                        let place = (database.catalog_table, &database.versions);
+                        let result = Catalog::load(coordinator, &mut transaction.deferred, place);
+                        let result = result.map(|catalog| {
+                            let is_newer = catalog.version != resources.facts.catalog.version;
+                            if is_newer {
+                                transaction.catalog = Some(Arc::new(catalog));
+                            }
+                            transaction.depends_on_version = true;
+                            is_newer
+                        });
+                        (Some(transaction), result)
                     }
-                    transaction.depends_on_version = true;
-                    is_newer
-                });
-                (Some(transaction), result)
-            }
-        };
-        let (transaction, result) = self.spawn(None, resources, job).await?;
-        self.transaction = transaction;
-        result.map_err(error_of)
+                };
+            let (transaction, result) = self.spawn(None, resources, job).await?;
+            self.transaction = transaction;
+            result.map_err(error_of)
+        })
     }
 
     /// Runs a job on a coroutine: on the node that is the primary of a key, if a key is given.
@@ -241,7 +256,7 @@ impl Session {
         for _ in 0..CATALOGS_MAX {
             let plan = match prepared {
                 Prepared::Command(command) => {
-                    return Box::pin(self.command(&command, sql, parameters)).await;
+                    return self.command(&command, sql, parameters).await;
                 }
                 Prepared::Plan(plan) => plan,
             };

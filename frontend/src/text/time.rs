@@ -101,7 +101,7 @@ pub(crate) fn require_utc(name: &str) -> Result<(), SqlError> {
 ///
 /// # Errors
 /// SQLSTATE 22008 if the date is too early.
-pub(crate) fn fit_date(date: NaiveDate) -> Result<Value, SqlError> {
+pub fn fit_date(date: NaiveDate) -> Result<Value, SqlError> {
     if date < EARLIEST {
         return Err(SqlError::new("22008", "date out of range"));
     }
@@ -112,7 +112,7 @@ pub(crate) fn fit_date(date: NaiveDate) -> Result<Value, SqlError> {
 ///
 /// # Errors
 /// SQLSTATE 22008 if the time is too early.
-pub(crate) fn fit_timestamp(timestamp: NaiveDateTime) -> Result<Value, SqlError> {
+pub fn fit_timestamp(timestamp: NaiveDateTime) -> Result<Value, SqlError> {
     if timestamp.date() < EARLIEST { Err(out_of_range()) } else { Ok(Value::Timestamp(timestamp)) }
 }
 

@@ -26,7 +26,7 @@ use crate::plan::statement::{Command, Prepared};
 use crate::plan::{Insert, Plan, PlanKind};
 use crate::session::run::errors::{catalog_changes, current, error_of, no_copy, unknown};
 use crate::session::run::{CATALOGS_MAX, Started};
-use crate::session::{Session, TransactionStatus};
+use crate::session::{Session, Step, TransactionStatus};
 
 /// Bytes of COPY that become rows at a time; the rows take many times as much memory.
 const COPY_PART_BYTES: usize = 64 << 10;
@@ -88,8 +88,20 @@ impl CopyIn {
 }
 
 impl Session {
-    /// Takes data of a COPY.
-    pub(in crate::session) async fn copy_chunk(&mut self, chunk: &[u8]) -> Result<u64, SqlError> {
+    /// Takes data of a COPY, and returns the number of rows so far.
+    pub(in crate::session) fn copy_chunk<'s>(
+        &'s mut self,
+        chunk: &'s [u8],
+    ) -> Step<'s, Result<u64, SqlError>> {
+        Box::pin(async move {
+            match self.take_chunk(chunk).await {
+                Err(error) => Err(self.copy_failed(error).await),
+                count => count,
+            }
+        })
+    }
+
+    async fn take_chunk(&mut self, chunk: &[u8]) -> Result<u64, SqlError> {
         for part in chunk.chunks(COPY_PART_BYTES) {
             // Yields to other sessions.
             tokio::task::consume_budget().await;
@@ -145,7 +157,16 @@ impl Session {
     }
 
     /// Ends a COPY, and returns its command tag.
-    pub(in crate::session) async fn copy_rest(&mut self) -> Result<String, SqlError> {
+    pub(in crate::session) fn copy_rest(&mut self) -> Step<'_, Result<String, SqlError>> {
+        Box::pin(async move {
+            match self.take_rest_of_copy().await {
+                Err(error) => Err(self.copy_failed(error).await),
+                tag => tag,
+            }
+        })
+    }
+
+    async fn take_rest_of_copy(&mut self) -> Result<String, SqlError> {
         let copy = self.copy.as_mut().ok_or_else(no_copy)?;
         let rows = copy.reader.finish()?;
         copy.rows.extend(rows);
@@ -158,7 +179,7 @@ impl Session {
     }
 
     /// Ends a COPY after an error. One of rows that came before comes first.
-    pub(in crate::session) async fn copy_failed(&mut self, error: SqlError) -> SqlError {
+    async fn copy_failed(&mut self, error: SqlError) -> SqlError {
         let error = self.end_batch().await.err().unwrap_or(error);
         let error = self.copied_so_far(error);
         self.give_up_copy();

@@ -1,0 +1,26 @@
+//! Interruptions: an error of a statement, or the end of the connection.
+
+use gannet_frontend::SqlError;
+
+/// Why work for a client stops.
+#[derive(Debug)]
+pub(super) enum Interruption {
+    /// A statement has failed: the client gets the error, and the connection continues.
+    Statement(SqlError),
+    /// The client gets the error, and the connection ends.
+    Fatal(SqlError),
+    /// The client has disconnected.
+    Disconnected,
+}
+
+impl From<SqlError> for Interruption {
+    fn from(error: SqlError) -> Self {
+        Self::Statement(error)
+    }
+}
+
+impl From<std::io::Error> for Interruption {
+    fn from(_: std::io::Error) -> Self {
+        Self::Disconnected
+    }
+}
