@@ -24,13 +24,13 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Heals the cluster of this process.
 #[derive(Default)]
 pub(crate) struct Healer {
-    shared: Arc<Shared>,
+    shared: Arc<HealerState>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// What a healer and its thread share.
 #[derive(Default)]
-struct Shared {
+struct HealerState {
     /// Whoever holds it holds the lock of changes, too.
     steps: Mutex<Steps>,
     is_over: Mutex<bool>,
@@ -42,7 +42,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
+impl HealerState {
     /// Waits for some time. Whether to go on.
     fn wait(&self, time: Duration) -> bool {
         let waited = self.over.wait_timeout_while(lock(&self.is_over), time, |is_over| !*is_over);

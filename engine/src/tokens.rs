@@ -47,9 +47,9 @@ const HEADER_BYTES: usize = 17;
 
 /// The tokens of a cluster: runs transactions under tokens, and tells what became of them. A handle, which may be cloned.
 #[derive(Clone)]
-pub struct Tokens(Arc<Shared>);
+pub struct Tokens(Arc<TokenTable>);
 
-struct Shared {
+struct TokenTable {
     table: TableId,
     ttl_ms: u64,
     uses: AtomicU64,
@@ -216,7 +216,7 @@ impl Tokens {
     }
 
     fn remove_old(&self, coordinator: &mut Coordinator<'_>) -> Result<(), Abort> {
-        let Shared { table, ttl_ms, .. } = *self.0;
+        let TokenTable { table, ttl_ms, .. } = *self.0;
         let from = {
             let mut next = self.0.next.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::take(&mut *next)
@@ -334,7 +334,7 @@ impl Cluster {
         let table = self.open_ordered_table(TABLE, CLIENTS)?;
         let ttl_ms = u64::try_from(self.options().token_ttl.as_millis()).unwrap_or(u64::MAX);
         let (uses, next) = (AtomicU64::new(0), Mutex::default());
-        Ok(Tokens(Arc::new(Shared { table, ttl_ms, uses, next })))
+        Ok(Tokens(Arc::new(TokenTable { table, ttl_ms, uses, next })))
     }
 
     /// As [`Coordinator::run_once`], on some worker, and waits for the outcome. After an error, too, the outcome may be unknown:

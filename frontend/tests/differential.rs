@@ -137,7 +137,7 @@ impl Generator {
     }
 }
 
-fn here(session: &mut Session, sql: &str) -> Result<Vec<String>, String> {
+fn gannet(session: &mut Session, sql: &str) -> Result<Vec<String>, String> {
     let result =
         block_on(session.execute(sql)).map_err(|error| format!("{}: {error}", error.code))?;
     let StatementResult::Rows { columns, rows, .. } = result else { return Ok(Vec::new()) };
@@ -170,7 +170,7 @@ fn sqlite(connection: &Connection, sql: &str) -> Result<Vec<String>, String> {
 }
 
 fn compare(session: &mut Session, connection: &Connection, sql: &str, seed: u64) {
-    let (mut ours, mut theirs) = (here(session, sql), sqlite(connection, sql));
+    let (mut ours, mut theirs) = (gannet(session, sql), sqlite(connection, sql));
     if !sql.contains("ORDER BY") {
         ours = ours.map(|mut rows| {
             rows.sort();

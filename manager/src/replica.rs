@@ -89,8 +89,8 @@ pub enum Event {
     /// These nodes vote: nothing is decided without a majority of each set. There are two sets while the voters change. Numbers are as
     /// in [`Self::Voting`].
     Voters(Vec<BTreeSet<u16>>),
-    /// Carry these bytes to a node; they may be lost.
-    Carry {
+    /// Send these bytes to a node; they may be lost.
+    Send {
         /// The node.
         to: u16,
         /// What it is to hear.
@@ -275,7 +275,7 @@ async fn run(
     // The owner hears of it, unless it has heard that the storage has failed.
     let fail = move |reason: String| _ = storage.check(Err(reason));
     let carried = Arc::clone(&on_event);
-    let carrier = Arc::new(move |to, bytes| carried(Event::Carry { to, bytes }));
+    let carrier = Arc::new(move |to, bytes| carried(Event::Send { to, bytes }));
     let network = Network::new(options.id, carrier);
     let config = Arc::new(config(&options));
     let number = options.id.number();
@@ -472,7 +472,7 @@ mod tests {
                 directory: None,
             };
             let replica = Replica::start(options, All::default(), move |event| match event {
-                Event::Carry { to, bytes } => {
+                Event::Send { to, bytes } => {
                     let Some(others) = others.upgrade() else { return };
                     let others = others.lock().unwrap_or_else(PoisonError::into_inner);
                     others.get(&to).into_iter().for_each(|other| other.hear(node, bytes.clone()));
@@ -543,7 +543,7 @@ mod tests {
                         | Event::Voting { .. }
                         | Event::Follows { .. }
                         | Event::Voters(_)
-                        | Event::Carry { .. } => {}
+                        | Event::Send { .. } => {}
                     }
                 }
             }

@@ -39,7 +39,7 @@ fn start(id: ReplicaId, founders: &[ReplicaId]) -> (DrivenReplica, impl Fn() -> 
     };
     let said = Arc::clone(&carried);
     let on_event = move |event| {
-        if let Event::Carry { bytes, .. } = event {
+        if let Event::Send { bytes, .. } = event {
             said.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
         }
     };

@@ -13,12 +13,12 @@ use gannet_frontend::{Database, Session, SqlError, StatementResult, Value};
 use crate::anomalies::transcript::{Client, Given, Script};
 
 /// A session, and how long its statements may take.
-struct Patient {
+struct TimedClient {
     session: Session,
     patience: Duration,
 }
 
-impl Patient {
+impl TimedClient {
     /// Runs a statement, and cancels it if it takes too long.
     fn execute(&mut self, sql: &str) -> Result<StatementResult, SqlError> {
         let Self { session, patience } = self;
@@ -36,7 +36,7 @@ impl Patient {
     }
 }
 
-impl Client for Patient {
+impl Client for TimedClient {
     fn run(&mut self, sql: &str) -> Given {
         match self.execute(sql) {
             Ok(StatementResult::Rows { columns, rows, .. }) => {
@@ -69,7 +69,7 @@ pub(crate) fn run(script: &Script, patience: Duration) -> (String, Vec<Check>) {
     };
     let cluster = Arc::new(Cluster::open(options).unwrap());
     let database = Database::open(Arc::clone(&cluster)).unwrap();
-    let connect = || Patient { session: database.session("tester"), patience };
+    let connect = || TimedClient { session: database.session("tester"), patience };
     let transcript = script.transcript(connect);
     let wrong = check_replicas(&cluster).into_iter().filter(|check| !check.passed);
     (transcript, wrong.collect())

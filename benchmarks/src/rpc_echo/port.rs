@@ -146,7 +146,7 @@ pub(super) fn memory_local(
     let rings = SharedRings::create(across.node, count, MTU_BYTES, RING_BYTES_APART)?;
     let handle = rings.handle();
     let failed = |source| BenchmarkError::Meeting { place: across.addresses[0], source };
-    let mut meeting = BufReader::new(meet(across).map_err(failed)?);
+    let mut meeting = BufReader::new(connect_to_other(across).map_err(failed)?);
     let other = exchange(&mut meeting, &handle).map_err(failed)?;
     let handles = if across.node == 0 { [handle, other] } else { [other, handle] }.map(Some);
     // Both processes have mapped the other's memory before either continues, and may end.
@@ -157,7 +157,7 @@ pub(super) fn memory_local(
 }
 
 /// The connection to the other process, once that process is there.
-fn meet(across: &Across) -> std::io::Result<TcpStream> {
+fn connect_to_other(across: &Across) -> std::io::Result<TcpStream> {
     let place = across.addresses[0];
     let listener = if across.node == 0 { Some(TcpListener::bind(place)?) } else { None };
     listener.as_ref().map_or(Ok(()), |listener| listener.set_nonblocking(true))?;

@@ -157,7 +157,7 @@ impl<R: Replica> Deciding<R> {
             Event::Appended { .. }
             | Event::Truncated { .. }
             | Event::Voting { .. }
-            | Event::Carry { .. } => Vec::new(),
+            | Event::Send { .. } => Vec::new(),
         }
     }
 
@@ -290,8 +290,10 @@ impl<R: Replica> Deciding<R> {
         move |event| {
             let Some(shared) = shared.upgrade() else { return };
             match event {
-                Event::Carry { to, bytes } => {
-                    shared.change_and_wake(|state| state.group.carry(usize::from(to), bytes));
+                Event::Send { to, bytes } => {
+                    shared.change_and_wake(|state| {
+                        state.group.send_to_replica(usize::from(to), bytes)
+                    });
                 }
                 // At once: what the log has taken, no lease may be granted against.
                 Event::Appended { index, term, decision } => {

@@ -555,8 +555,8 @@ impl Group {
         ));
     }
 
-    /// Carries bytes between the manager's replicas; they are lost if there is no connection.
-    pub(crate) fn carry(&mut self, to: usize, bytes: Vec<u8>) {
+    /// Sends bytes to the manager's replica of another member; they are lost if there is no connection.
+    pub(crate) fn send_to_replica(&mut self, to: usize, bytes: Vec<u8>) {
         match self.waiting(to) {
             Some(connection) => self.say(connection, Ok(bytes)),
             None => self.pass(to, &Message::Manager(bytes)),

@@ -134,7 +134,7 @@ impl State {
                 },
                 Event::Waits(node, incarnation) => {
                     let member = ReplicaId { node, incarnation };
-                    self.predecessor.iter().for_each(|it| it.meet(member));
+                    self.predecessor.iter().for_each(|it| it.resume(member));
                 }
                 Event::WaitsNoMore(node) => {
                     self.predecessor.iter().for_each(|it| it.part(node));
@@ -358,9 +358,11 @@ impl Members {
         });
         if let Some(predecessor) = predecessor {
             let carrier = Arc::downgrade(&shared);
-            predecessor.carry_by(move |to, bytes| {
+            predecessor.send_by(move |to, bytes| {
                 if let Some(shared) = carrier.upgrade() {
-                    shared.change_and_wake(|state| state.group.carry(usize::from(to), bytes));
+                    shared.change_and_wake(|state| {
+                        state.group.send_to_replica(usize::from(to), bytes)
+                    });
                 }
             });
         }

@@ -67,7 +67,7 @@ impl Predecessor {
     }
 
     /// This takes its bytes to other nodes, from the first call on.
-    pub(crate) fn carry_by(&self, carrier: impl Fn(u16, Vec<u8>) + Send + Sync + 'static) {
+    pub(crate) fn send_by(&self, carrier: impl Fn(u16, Vec<u8>) + Send + Sync + 'static) {
         // Only one process has it.
         let _ = self.carrier.set(Box::new(carrier));
     }
@@ -83,7 +83,7 @@ impl Predecessor {
     }
 
     /// A member has this process wait: the replica goes on.
-    pub(crate) fn meet(self: &Arc<Self>, member: ReplicaId) {
+    pub(crate) fn resume(self: &Arc<Self>, member: ReplicaId) {
         let mut state = self.lock();
         state.met.retain(|met| met.node != member.node);
         state.met.insert(member);
@@ -93,7 +93,7 @@ impl Predecessor {
             let replica = Replica::start(self.options.clone(), decided, move |event| {
                 let Some(predecessor) = of_events.upgrade() else { return };
                 match event {
-                    Event::Carry { to, bytes } => {
+                    Event::Send { to, bytes } => {
                         if let Some(carrier) = predecessor.carrier.get() {
                             carrier(to, bytes);
                         }

@@ -244,7 +244,7 @@ impl<R: Replica> SimulatedMember<R> {
         while let Some(said) = self.replica.as_ref().and_then(SimulatedReplica::take_said) {
             has_said = true;
             match said {
-                Said::Carry(to, bytes) => self.group.carry(to, bytes),
+                Said::Send(to, bytes) => self.group.send_to_replica(to, bytes),
                 Said::Event(event) => self.hear_manager(event, has_leases),
             }
         }

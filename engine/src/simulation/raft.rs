@@ -26,7 +26,7 @@ const HEARTBEATS: u32 = 5;
 pub(super) enum Said {
     Event(ManagerEvent),
     /// To another node.
-    Carry(usize, Vec<u8>),
+    Send(usize, Vec<u8>),
 }
 
 /// See the module's text.
@@ -89,7 +89,7 @@ impl SimulatedReplica {
             postcard::from_bytes(decision).expect("members decide nothing but decisions")
         };
         Some(Said::Event(match lock(&self.said).pop_front()? {
-            Event::Carry { to, bytes } => return Some(Said::Carry(usize::from(to), bytes)),
+            Event::Send { to, bytes } => return Some(Said::Send(usize::from(to), bytes)),
             Event::Leads { term } => ManagerEvent::Leads(term),
             Event::Follows { .. } => ManagerEvent::Follows,
             Event::Appended { index, term, decision } => {

@@ -39,7 +39,7 @@ pub struct Admission {
     failures: AtomicU64,
     clock: MonotonicClock,
     /// The time, ahead of the clock, that each address has used.
-    ahead_ns: Mutex<BTreeMap<IpAddr, u64>>,
+    charged_until_ns: Mutex<BTreeMap<IpAddr, u64>>,
 }
 
 impl Admission {
@@ -51,7 +51,7 @@ impl Admission {
             failure_log: LogLimiter::default(),
             failures: AtomicU64::new(0),
             clock: MonotonicClock::new(),
-            ahead_ns: Mutex::default(),
+            charged_until_ns: Mutex::default(),
         }
     }
 
@@ -84,25 +84,26 @@ impl Admission {
 
     /// Charges an attempt. The error is the nanoseconds that the address must wait.
     fn charge(&self, from: IpAddr, now_ns: u64) -> Result<(), u64> {
-        let (from, mut ahead) = (source(from), self.ahead());
-        let until = ahead.get(&from).copied().unwrap_or(0).max(now_ns) + FAILURE_NS;
+        let (from, mut charged) = (source(from), self.charged());
+        let until = charged.get(&from).copied().unwrap_or(0).max(now_ns) + FAILURE_NS;
         if until > now_ns + ADVANCE_NS {
             return Err(until - now_ns - ADVANCE_NS);
         }
-        if ahead.len() >= ADDRESSES_MAX && !ahead.contains_key(&from) {
-            ahead.retain(|_, until| *until > now_ns);
-            let least = ahead.iter().min_by_key(|(_, until)| **until).map(|(address, _)| *address);
-            if let Some(address) = least.filter(|_| ahead.len() >= ADDRESSES_MAX) {
-                ahead.remove(&address);
+        if charged.len() >= ADDRESSES_MAX && !charged.contains_key(&from) {
+            charged.retain(|_, until| *until > now_ns);
+            let least =
+                charged.iter().min_by_key(|(_, until)| **until).map(|(address, _)| *address);
+            if let Some(address) = least.filter(|_| charged.len() >= ADDRESSES_MAX) {
+                charged.remove(&address);
             }
         }
-        ahead.insert(from, until);
+        charged.insert(from, until);
         Ok(())
     }
 
     /// Refunds an attempt.
     pub(super) fn succeeded(&self, from: IpAddr) {
-        if let Some(until) = self.ahead().get_mut(&source(from)) {
+        if let Some(until) = self.charged().get_mut(&source(from)) {
             *until = until.saturating_sub(FAILURE_NS);
         }
     }
@@ -116,9 +117,9 @@ impl Admission {
         }
     }
 
-    fn ahead(&self) -> MutexGuard<'_, BTreeMap<IpAddr, u64>> {
+    fn charged(&self) -> MutexGuard<'_, BTreeMap<IpAddr, u64>> {
         // No code panics between two changes of the map, so a poisoned lock guards nothing broken.
-        self.ahead_ns.lock().unwrap_or_else(PoisonError::into_inner)
+        self.charged_until_ns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

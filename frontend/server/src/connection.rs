@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::Instant;
 
-use super::Shared;
+use super::ServerState;
 use super::cancellation::Registration;
 use super::extended::{Batch, Portal, Statement};
 use super::interruption::Interruption;
@@ -46,7 +46,7 @@ pub(super) struct Connection {
     pub(super) portals: BTreeMap<String, Portal>,
     pub(super) batch: Batch,
     pub(super) limits: Limits,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     stopping: watch::Receiver<Stopping>,
     _registration: Registration,
     _permit: OwnedSemaphorePermit,
@@ -196,7 +196,7 @@ impl Limits {
 impl Connection {
     pub(super) fn new(
         mut opened: Opened,
-        shared: Arc<Shared>,
+        shared: Arc<ServerState>,
         stopping: watch::Receiver<Stopping>,
     ) -> Self {
         let timeout = shared.options.wait_timeout.filter(|timeout| !timeout.is_zero());

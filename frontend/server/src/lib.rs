@@ -137,7 +137,7 @@ pub enum ServerError {
 }
 
 /// State that all connections share.
-struct Shared {
+struct ServerState {
     database: Arc<Database>,
     options: ServerOptions,
     tls: Option<Tls>,
@@ -225,7 +225,8 @@ impl Server {
         let Self { listener, options, tls, admission } = self;
         let sessions = Arc::new(Semaphore::new(options.connections_max));
         let cancellation = Arc::default();
-        let shared = Arc::new(Shared { database, options, tls, cancellation, admission, sessions });
+        let shared =
+            Arc::new(ServerState { database, options, tls, cancellation, admission, sessions });
         let own = runtime.handle();
         let next_thread = || threads.as_deref().map_or(own, ServerThreads::next);
         let served = runtime.block_on(async {
@@ -245,7 +246,7 @@ impl Server {
 async fn accept_until<'t>(
     stop: impl Future<Output = Stopped>,
     listener: TcpListener,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     next_thread: impl Fn() -> &'t Handle,
 ) -> Stopped {
     let (stopping, told) = watch::channel(Stopping::No);

@@ -32,7 +32,7 @@ use super::replies::Severity;
 use super::settings::{self, Reported};
 use super::stopping::Stopping;
 use super::stream::Stream;
-use super::{STARTUP_TIMEOUT, Shared};
+use super::{STARTUP_TIMEOUT, ServerState};
 use gannet_frontend::{Session, SqlError};
 
 const SCRAM: &str = "SCRAM-SHA-256";
@@ -43,7 +43,7 @@ const SCRAM_BOUND: &str = "SCRAM-SHA-256-PLUS";
 pub(super) async fn attend(
     socket: TcpStream,
     from: IpAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     mut stopping: watch::Receiver<Stopping>,
 ) {
     let (evict, evicted) = oneshot::channel::<()>();
@@ -70,7 +70,7 @@ pub(super) struct Opened {
     pub(super) permit: OwnedSemaphorePermit,
 }
 
-async fn open(socket: TcpStream, from: IpAddr, shared: &Shared) -> io::Result<Option<Opened>> {
+async fn open(socket: TcpStream, from: IpAddr, shared: &ServerState) -> io::Result<Option<Opened>> {
     let Some((mut stream, startup)) = negotiate(Stream::new(socket), shared).await? else {
         return Ok(None);
     };
@@ -109,7 +109,10 @@ impl Startup {
 }
 
 /// Answers requests for encryption until the startup message arrives; None if the client does not want a session.
-async fn negotiate(mut stream: Stream, shared: &Shared) -> io::Result<Option<(Stream, Startup)>> {
+async fn negotiate(
+    mut stream: Stream,
+    shared: &ServerState,
+) -> io::Result<Option<(Stream, Startup)>> {
     loop {
         let opening = match message::take_opening(&mut stream.input) {
             Ok(Some(opening)) => opening,
@@ -150,7 +153,7 @@ async fn begin(
     stream: &mut Stream,
     startup: &Startup,
     from: IpAddr,
-    shared: &Shared,
+    shared: &ServerState,
 ) -> Result<(Session, OwnedSemaphorePermit), Interruption> {
     if startup.major != 3 {
         let message = format!("unsupported frontend protocol {}.{}", startup.major, startup.minor);
@@ -204,7 +207,7 @@ async fn authenticate(
     stream: &mut Stream,
     user: &str,
     from: IpAddr,
-    shared: &Shared,
+    shared: &ServerState,
 ) -> Result<(), Interruption> {
     let failed = |_: PgWireError| {
         shared.admission.failed(from, user);

@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn time_passes_only_by_the_owner() {
         let (mut driven, take) = start(&[0, 1]);
-        let asks = |events: &[Event]| events.iter().any(|it| matches!(it, Event::Carry { .. }));
+        let asks = |events: &[Event]| events.iter().any(|it| matches!(it, Event::Send { .. }));
         driven.advance(Duration::ZERO);
         assert!(asks(&take()), "it stands for election at its start");
         for _ in 0..100 {

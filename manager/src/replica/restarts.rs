@@ -150,7 +150,7 @@ fn start_of(two: &Two, node: u16, disk: Option<Box<dyn Disk>>) -> Receiver<Event
     let (said, events) = channel();
     let others = Arc::downgrade(two);
     let on_event: OnEvent = Arc::new(move |event| match event {
-        Event::Carry { to, bytes } => {
+        Event::Send { to, bytes } => {
             let others = others.upgrade();
             let other = others.and_then(|others| others.lock().unwrap()[usize::from(to)].clone());
             other.into_iter().for_each(|other| other.hear(node, bytes.clone()));
