@@ -1,4 +1,8 @@
 //! Growth of a table before it is loaded, to measure tables that were not laid out for their rows.
+//!
+//! *Invariant*: the table has at least nine tenths of the buckets of one that was laid out for the rows, or the run fails.
+//!
+//! *Not here*: splits, which are the engine's.
 
 use gannet_engine::{Abort, Cluster, Coordinator, TableId};
 use gannet_storage::TableLayout;

@@ -220,14 +220,14 @@ impl Statistics {
 }
 
 /// A thread's set, which its clients share.
-pub(crate) type Shared = Rc<RefCell<Statistics>>;
+pub(crate) type ThreadStatistics = Rc<RefCell<Statistics>>;
 
 thread_local! {
-    static OF_THREAD: RefCell<Option<Shared>> = const { RefCell::new(None) };
+    static OF_THREAD: RefCell<Option<ThreadStatistics>> = const { RefCell::new(None) };
 }
 
 /// The calling thread's set.
-pub(crate) fn of_thread((types, tallies): (usize, usize)) -> Shared {
+pub(crate) fn of_thread((types, tallies): (usize, usize)) -> ThreadStatistics {
     OF_THREAD.with_borrow_mut(|shared| {
         let new = || Rc::new(RefCell::new(Statistics::new(types, tallies)));
         Rc::clone(shared.get_or_insert_with(new))

@@ -14,6 +14,9 @@
 //!
 //! *Invariants*: a commit is known by the id of its transaction; the record that lies in a slot says nothing about the open one. A
 //! commit is open at most once, and decided before the next one begins to log.
+//!
+//! *Not here*: the record and its units, which the transaction builds (`transaction/log.rs`); the piggybacked PRIMARYs, which lie in the
+//! coroutine's batch (`transaction/primary.rs`), as they travel with whatever it sends next.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;

@@ -9,7 +9,7 @@
 //! decided, and proposals that were not answered come again.
 //!
 //! *Invariants*: one decision is under way at a time. A loss goes before all proposals. Two deciders give no two rounds the same number. An
-//! epoch begins when the leases of all members are over that were removed for it, as far as they have not given them up. The last copy of a
+//! epoch begins when the lease of each removed member has run out, or the member has given it up. The last copy of a
 //! partition, and the last log replica, are not removed because of a suspicion.
 //!
 //! *Not here*: the members' part, in `change`; the steps of a change of the membership, in `membership_change`; where copies and primaries

@@ -1,4 +1,8 @@
-//! The coroutines of a worker that have no job. The last one has jobs of one kind alone: the growth of tables goes on whatever the others do.
+//! The coroutines of a worker that have no job.
+//!
+//! *Invariant*: the last coroutine has jobs of one kind alone, so that tables grow whatever the others do.
+//!
+//! *Not here*: which job a coroutine gets, in `worker`.
 
 /// See the module's text.
 pub(crate) struct Idle {

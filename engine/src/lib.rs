@@ -8,7 +8,7 @@
 //! ```
 //! *Source*: FaSST section 5. The commit rules C1 to C9 are named in the phase that keeps each.
 //!
-//! *Not here*: tables and locks (crate `storage`), packets and coroutines (crate `rpc`), nodes that come back.
+//! *Not here*: tables and locks (crate `storage`), packets and coroutines (crate `rpc`).
 #![forbid(unsafe_code)]
 
 mod accept;

@@ -18,7 +18,7 @@
 //! *Invariants*: no member works in an epoch before all members are flushed for it. A message of an earlier change is passed over, and so is
 //! one that comes twice.
 //!
-//! *Source*: `docs/protocol.md`, "Membership change"; FaRM (NSDI'14) section 5 has the reconfiguration that this one is simpler than.
+//! *Source*: `docs/protocol.md`, "Membership change".
 //!
 //! *Not here*: what a node does for each step, in `node` and `worker`; what is decided and when, in `decider`; how a loss is noticed, in
 //! `members`.

@@ -615,7 +615,7 @@ mod tests {
         assert_eq!(bytes, [&header[..], b"part"].concat());
         assert_eq!(decode_part(&bytes), Some(part));
         assert_eq!(decode_part(&bytes[..PART_HEADER_BYTES - 1]), None);
-        for status in 1..=16 {
+        for status in 1..=17 {
             assert_eq!(Status::from_wire(status) as u16, status);
         }
     }

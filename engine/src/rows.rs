@@ -1,4 +1,8 @@
 //! Rows of a scan: keys and values in one buffer, without an allocation for each row.
+//!
+//! *Invariants*: a value lies directly behind its key. The order of the rows is that of their spans, not of the buffer.
+//!
+//! *Not here*: how rows are read and validated, in `transaction/scan.rs`.
 
 use std::cmp::Ordering;
 

@@ -3,7 +3,8 @@
 //! Thread i drives worker i of every member: the members of one process then exchange packets without crossing cores, and no thread
 //! waits for one that is not running. With a thread per worker each worker has a thread of its own, and messages cross cores.
 //!
-//! *Invariants*: when the threads have started, all workers are there. A thread ends when the cluster has closed or halted. Threads that close first finish the jobs of all.
+//! *Invariants*: when the threads have started, all workers are there. A thread ends when the cluster has closed or halted.
+//! Threads that close first finish the jobs of all.
 //!
 //! *Not here*: what a thread does, in `driver`.
 

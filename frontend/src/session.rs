@@ -12,8 +12,8 @@
 //! *Invariants*: one statement at a time runs in a session. Statements, cursors and results that a session keeps are charged
 //! to its budget.
 //!
-//! *Not here*: statements that end before their results (`session/cancel`), commands such as SET and PREPARE (`session/command`), plans that run (`session/run`), idempotency tokens
-//! (`session/once`), kept rows (`session/rest`), wire protocols.
+//! *Not here*: statements that end before their results (`session/cancel`), commands such as SET and PREPARE (`session/command`),
+//! plans that run (`session/run`), idempotency tokens (`session/once`), kept rows (`session/rest`), wire protocols.
 
 mod administer;
 mod cancel;

@@ -2,8 +2,10 @@
 //!
 //! | use | names |
 //! |---|---|
-//! | rows on their way to a client, with the memory that they hold | [`Row`], [`Rest`], [`Takes`], [`Charge`], [`row_bytes`], [`HELD_BYTES_MAX`]; of a session `take_large`, `take_rest`, `take_result`, `charged`, `cursor_columns` |
-//! | values in text and binary formats | [`ArrayWriter`], [`for_each_element`], [`copy_line`], [`numeric_from_text`], [`too_many_digits`], [`unsigned_zero`], [`fit_date`], [`fit_timestamp`] |
+//! | rows on their way to a client | [`Row`], [`Rest`], [`Takes`]; of a session `take_large`, `take_rest`, `cursor_columns` |
+//! | the memory that they hold | [`Charge`], [`row_bytes`], [`HELD_BYTES_MAX`]; of a session `charged`, `take_result` |
+//! | values as text | [`ArrayWriter`], [`for_each_element`], [`copy_line`], [`numeric_from_text`], [`too_many_digits`] |
+//! | values in binary | [`fit_date`], [`fit_timestamp`], [`unsigned_zero`] |
 //! | long texts and values, computed on another thread | of a session `split_aside`, `computed` |
 //! | settings of a session | [`parse_duration`]; of a session `keep_settings`, `refuse_without_lease` |
 //! | the end of a statement before its result | of a `CancelHandle` `requested`, `is_requested`, `obstacle`, `give_up`, `reset` |

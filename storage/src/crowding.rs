@@ -169,7 +169,7 @@ impl Table {
     }
 
     /// Asks for so many buckets of a partition, in place of as many as its rows need; 0 ends that.
-    pub fn ask_for_buckets(&self, number: u16, buckets: u32) {
+    pub fn want_buckets(&self, number: u16, buckets: u32) {
         self.crowding(number).asked.store(buckets, Ordering::Relaxed);
         self.note_crowded(number);
     }

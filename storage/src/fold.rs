@@ -78,11 +78,11 @@ impl Table {
     ) -> FoldedSpan {
         let mut span = FoldedSpan { next: first, changes: 0, is_next_locked: false };
         let end = if self.has_partition(partition) { self.bucket_count(partition) } else { 0 };
-        for ahead in first..end.min(first.saturating_add(2 * BUCKETS_AHEAD)) {
-            self.prefetch_bucket(partition, ahead);
+        for bucket in first..end.min(first.saturating_add(2 * BUCKETS_AHEAD)) {
+            self.prefetch_bucket(partition, bucket);
         }
-        for ahead in first..end.min(first.saturating_add(BUCKETS_AHEAD)) {
-            self.prefetch_rows(partition, ahead);
+        for bucket in first..end.min(first.saturating_add(BUCKETS_AHEAD)) {
+            self.prefetch_rows(partition, bucket);
         }
         while span.next < end {
             self.prefetch_bucket(partition, span.next.saturating_add(2 * BUCKETS_AHEAD));

@@ -1,7 +1,7 @@
 //! Loading a table's first rows, before any transaction runs.
 //!
-//! *Invariants*: loading takes no lock and sends no message. Versions stay 0, so copies that were loaded with the same rows are
-//! equal.
+//! *Invariants*: loading takes no lock and sends no message. Versions stay 0 until `mark_loaded`, so copies that were loaded with the
+//! same rows are equal.
 
 use crate::arena::Quota;
 use crate::bucket::{Bucket, held};

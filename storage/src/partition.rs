@@ -1,4 +1,4 @@
-//! A partition of a table on one node: everything that the table has of it, and whether it serves transactions.
+//! A partition of a table on one node: its buckets, its index, its scan barriers, and whether it serves transactions.
 //!
 //! ```text
 //! partition, 32 bytes:  word 0  first word of the main buckets in the arena, 0 = absent
@@ -15,7 +15,8 @@
 //! *Invariants*: all entries of a table lie side by side, and the address of a bucket takes one load from its entry. A partition that is not
 //! served has no scan barriers.
 //!
-//! *Not here*: which partitions a node has, which is in `engine`; memory, in `arena.rs`; what is given back, in `give_back.rs`.
+//! *Not here*: which partitions a node has, which is in `engine`; memory, in `arena.rs`; cells, which all tables of a partition share, in
+//! `cells.rs`; what is given back, in `give_back.rs`.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};

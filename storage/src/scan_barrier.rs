@@ -1,5 +1,5 @@
-//! Scan barriers: while a partition has one, no further row of it is locked. So a transaction gets through whose reads were
-//! overtaken by writers again and again.
+//! Scan barriers: while a partition has one, no further row of it is locked. So a transaction can finish whose reads
+//! writers have overtaken several times.
 //!
 //! A barrier keeps out locks that are requested after it; what was locked before stays locked until its transaction ends. Any
 //! number of readers may set one at the same time. What is read behind a barrier is validated like everything else: barriers

@@ -7,8 +7,8 @@
 //!  └──────────────────────────┴─ the session broke in a commit that writes ─▶ Unknown
 //! ```
 //! *Invariants*: a transaction has a session of its own while it runs. Only a commit that writes and whose answer is lost is
-//! reported as unknown. A session that failed is never used again. A node that has said that it has halted is not asked again by the
-//! same transaction, and so each address ends it at most once so.
+//! reported as unknown. A session that failed is never used again. A transaction does not return to a
+//! node that has halted.
 //!
 //! *Not here*: what a transaction does, in `remote_transaction.rs`; connections that break, in `conversation.rs`; how the node runs
 //! the transaction, in `gateway.rs` and `deferred`.

@@ -416,7 +416,7 @@ impl Group {
             Welcome::Waits { reason, incarnation } => {
                 self.hear_not_yet(node, reason);
                 self.keep_waiting(number, node)?;
-                self.help_decide(node, incarnation);
+                self.offer_vote_of_predecessor(node, incarnation);
             }
             Welcome::Removed => {
                 self.end(number, LinkError::Ended);
@@ -461,7 +461,7 @@ impl Group {
         self.end(number, LinkError::Ended);
         self.lose_if_replaced(node);
         if let Some(suppressed) = self.log.permit_at(self.now_ns) {
-            let place = self.peers.get(&node).map(Peer::place).unwrap_or_default();
+            let place = self.peers.get(&node).map(Peer::at_address).unwrap_or_default();
             tracing::warn!(
                 "a process that is not node {node} answers{place}: {reason}{suppressed}"
             );
@@ -470,7 +470,7 @@ impl Group {
 
     /// A member refuses this process.
     fn refused(&mut self, node: usize, reason: String) {
-        let place = self.peers.get(&node).map(Peer::place).unwrap_or_default();
+        let place = self.peers.get(&node).map(Peer::at_address).unwrap_or_default();
         self.fail(JoinError::Refused { node, place, reason });
     }
 
@@ -559,7 +559,7 @@ impl Group {
             }
             Connection::Waiting { node, .. } => {
                 self.call_ended(node, &error);
-                self.help_no_more(node);
+                self.withdraw_vote_of_predecessor(node);
             }
             Connection::Open { node, .. } => {
                 let outlives = Speaker { group: self, node }.outlives(&error);
@@ -570,7 +570,7 @@ impl Group {
                     (true, false) => BROKEN_CALL_NS,
                     (false, _) => CALL_INTERVAL_NS,
                 };
-                self.help_no_more(node);
+                self.withdraw_vote_of_predecessor(node);
                 let Some(peer) = self.peers.get_mut(&node) else { return };
                 (peer.present, peer.apart_since_ns) = (None, self.now_ns);
                 peer.call_at_ns = self.now_ns + wait_ns;

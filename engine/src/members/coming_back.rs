@@ -158,14 +158,14 @@ impl Group {
     }
 
     /// This process waits until it is let in. The member with which it is connected may need what its predecessor has promised.
-    pub(super) fn help_decide(&mut self, node: usize, incarnation: u32) {
+    pub(super) fn offer_vote_of_predecessor(&mut self, node: usize, incarnation: u32) {
         if let (Ok(node), Some(_)) = (u16::try_from(node), self.setup.predecessor) {
             self.events.push_back(Event::Waits(node, incarnation));
         }
     }
 
     /// A connection with a member has ended, which may be for good.
-    pub(super) fn help_no_more(&mut self, node: usize) {
+    pub(super) fn withdraw_vote_of_predecessor(&mut self, node: usize) {
         let helps = self.stage == Stage::Gathering && self.setup.predecessor.is_some();
         let node = u16::try_from(node).ok().filter(|_| helps);
         self.events.extend(node.map(Event::WaitsNoMore));
@@ -195,7 +195,7 @@ impl Group {
                 }
             }
             let incarnation = self.peers.get(&node).and_then(Peer::incarnation);
-            incarnation.into_iter().for_each(|it| self.help_decide(node, it));
+            incarnation.into_iter().for_each(|it| self.offer_vote_of_predecessor(node, it));
             self.comes_back
                 .get_or_insert_with(|| "not all of them are connected with it".to_owned());
         }

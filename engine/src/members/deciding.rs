@@ -26,7 +26,7 @@ use crate::configuration::Configuration;
 use crate::decision::{Decided, Decision};
 use crate::members::overriding::{self, OverrideError};
 use crate::members::voting::{Voting, replica_ids};
-use crate::members::{JoinError, Joining, Shared};
+use crate::members::{JoinError, Joining, SharedState};
 use crate::membership_status::indispensable;
 use crate::replica::Replica;
 
@@ -62,7 +62,7 @@ pub(super) enum Heard {
 
 /// The thread's state.
 struct Deciding<R: Replica> {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     log: ManagerLog,
     changes: Changes<R>,
     manager: Option<Arc<ManagerReplica>>,
@@ -73,7 +73,7 @@ struct Deciding<R: Replica> {
 
 /// Takes part in changes until the cluster halts.
 pub(super) fn follow<R: Replica>(
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     log: ManagerLog,
     changes: Changes<R>,
     heard: &Receiver<Heard>,

@@ -531,7 +531,7 @@ impl Group {
         if std::mem::replace(&mut peer.is_gone, true) {
             return;
         }
-        self.last_loss = format!("node {node}{} {how}", peer.place());
+        self.last_loss = format!("node {node}{} {how}", peer.at_address());
         if !self.has_joined || self.stage != Stage::Formed {
             return self.cannot_go_on("not all members have joined");
         }
@@ -565,7 +565,7 @@ impl Group {
 
     /// A member has said that it has halted.
     fn other_halted(&mut self, node: usize, reason: &str) {
-        let place = self.peers.get(&node).map(Peer::place).unwrap_or_default();
+        let place = self.peers.get(&node).map(Peer::at_address).unwrap_or_default();
         let halted = format!("node {node}{place} has halted: {reason}");
         match self.stage {
             // The others have formed the group with this member.
@@ -643,7 +643,7 @@ impl Group {
     fn missing(&self) -> String {
         let awaited = self.peers.values().filter(|peer| peer.node < self.setup.terms.first_nodes);
         let missing = awaited.filter(|peer| peer.present.is_none());
-        let named = missing.map(|peer| format!("node {}{}", peer.node, peer.place()));
+        let named = missing.map(|peer| format!("node {}{}", peer.node, peer.at_address()));
         named.collect::<Vec<_>>().join(", ")
     }
 }

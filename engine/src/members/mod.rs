@@ -207,14 +207,14 @@ fn extend_lease(member: &Member, until_ns: u64) {
 }
 
 /// The state, and what tells of its changes.
-struct Shared {
+struct SharedState {
     state: Mutex<State>,
     changed: Condvar,
     /// Tells the thread of the sockets that the group has something to do.
     woken: OwnedFd,
 }
 
-impl Shared {
+impl SharedState {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing panics while it holds the lock, so a poisoned state is a whole one.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -304,7 +304,7 @@ impl Shared {
 pub(crate) struct Members {
     address: SocketAddr,
     transport: Transport,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -351,7 +351,7 @@ impl Members {
             restart_wanted: false,
             is_over: false,
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedState {
             state: Mutex::new(state),
             changed: Condvar::new(),
             woken: eventfd(0, flags).map_err(refused("a descriptor"))?,

@@ -86,7 +86,7 @@ impl Peer {
     }
 
     /// Where it is, behind its name in a sentence.
-    pub(super) fn place(&self) -> String {
+    pub(super) fn at_address(&self) -> String {
         self.address.map(|address| format!(" at {address}")).unwrap_or_default()
     }
 

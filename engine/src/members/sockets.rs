@@ -23,7 +23,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, 
 
 use crate::accept::{PAUSE, admit};
 use crate::link::keep_alive;
-use crate::members::Shared;
+use crate::members::SharedState;
 use crate::members::calls::Input;
 use crate::members::group::Action;
 use crate::pending::{PendingConnection, PendingConnections};
@@ -41,7 +41,7 @@ const ACCEPTS_AT_ONCE: usize = 64;
 
 /// The sockets of a member.
 pub(super) struct Sockets {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     listener: TcpListener,
     /// By number of the connection.
     streams: BTreeMap<u64, Stream>,
@@ -120,7 +120,7 @@ fn call(address: SocketAddr) -> io::Result<TcpStream> {
 
 impl Sockets {
     /// The sockets of a member that is called through this listener.
-    pub(super) fn new(shared: Arc<Shared>, listener: TcpListener) -> io::Result<Self> {
+    pub(super) fn new(shared: Arc<SharedState>, listener: TcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         Ok(Self {
             shared,

@@ -1,4 +1,10 @@
 //! SET_BARRIER and RELEASE_BARRIER: keep new locks out of a partition while a transaction scans it.
+//!
+//! *Invariant*: a barrier serves progress alone: what is read behind it is validated as everything else.
+//!
+//! *Source*: `docs/protocol.md`, "Scan barriers".
+//!
+//! *Not here*: the barriers, in `storage/src/scan_barrier.rs`.
 
 use gannet_rpc::ResponseWriter;
 

@@ -1,4 +1,8 @@
 //! EXPECT: a transaction is about to insert many rows, for which a partition may need more buckets first.
+//!
+//! *Invariant*: the answer waits for nothing: it says whether buckets are to be split, and the transaction asks again.
+//!
+//! *Not here*: splits, in `growing`.
 
 use gannet_rpc::ResponseWriter;
 

@@ -1,4 +1,5 @@
-//! SCAN: rows of a range of one partition, from its primary. COUNT: how many keys there are. VALIDATE_RANGE: whether keys have come to a range, or gone, since its scan.
+//! SCAN: rows of a range of one partition, from its primary. COUNT: how many keys there are. VALIDATE_RANGE: whether keys have
+//! come to a range, or gone, since its scan.
 //!
 //! *Source*: `docs/protocol.md`, "Ordered index".
 

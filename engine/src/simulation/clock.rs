@@ -1,4 +1,8 @@
 //! A node's clock: virtual time, seen at a wrong rate or after a jump forward.
+//!
+//! *Invariant*: the clock never goes back, whatever is set.
+//!
+//! *Not here*: which clocks are wrong, and when: faults of the run set them.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -4,7 +4,8 @@
 //! seed ─▶ when each member starts ─▶ handshakes over streams that break ─▶ Change::Form ─▶ a part of the cluster for each member
 //!                                                                                         └─▶ Cluster: the handle of all parts
 //! ```
-//! *Invariants*: the members' time begins before the first of them, and that of workers when all have joined. All later changes of the configuration take the same streams.
+//! *Invariants*: the members' time begins before the first of them, and that of workers when all have joined. All later changes
+//! of the configuration take the same streams.
 //!
 //! *Not here*: groups and streams, in `members.rs` and `streams.rs`; how a process joins, in `join`.
 

@@ -65,7 +65,7 @@ impl Simulation {
                 let new = view.table(number).filter(|_| seen.table(number).is_none());
                 for partition in (0..).take(configuration.partitioning.count()) {
                     let more = random.random_range(0..BORN_MAX);
-                    new.inspect(|it| it.ask_for_buckets(partition, it.layout().buckets + more));
+                    new.inspect(|it| it.want_buckets(partition, it.layout().buckets + more));
                 }
             }
             *seen = view.shared_configuration();
@@ -102,7 +102,7 @@ impl Simulation {
                         2 => roots,
                         _ => roots.saturating_add(more),
                     };
-                    table.ask_for_buckets(partition, asked);
+                    table.want_buckets(partition, asked);
                 }
             }
         }

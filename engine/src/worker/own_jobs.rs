@@ -1,4 +1,9 @@
 //! The jobs that a worker gives itself: the copies that fill its node, and the growth of tables.
+//!
+//! *Invariants*: where a worker has two coroutines, copies leave one to clients. Workers share partitions by number, so that no
+//! partition is copied twice.
+//!
+//! *Not here*: the jobs themselves, in `learning` and `growing`.
 
 use std::sync::Arc;
 

@@ -54,7 +54,7 @@ const ALL_RULES: Rules = Rules {
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Place {
+enum Primary {
     Old,
     New,
 }
@@ -63,7 +63,7 @@ enum Place {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Update {
     base: u8,
-    missing: BTreeSet<Place>,
+    missing: BTreeSet<Primary>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -91,9 +91,9 @@ enum Action {
     Decide,
     /// A coordinator goes by the next version.
     Follow(usize),
-    FollowAt(Place),
+    FollowAt(Primary),
     Begin(usize),
-    Deliver(usize, Place),
+    Deliver(usize, Primary),
     Finish(usize),
     Copy,
 }
@@ -116,10 +116,10 @@ impl State {
 
 impl Moving {
     /// Who gets the updates of a coordinator that goes by a version.
-    fn targets(&self, version: u8) -> BTreeSet<Place> {
+    fn targets(&self, version: u8) -> BTreeSet<Primary> {
         let last = if self.rules.dismissal_is_known { DISMISS } else { LEARNED };
-        let old = (version <= last).then_some(Place::Old);
-        let new = (version >= LEARN).then_some(Place::New);
+        let old = (version <= last).then_some(Primary::Old);
+        let new = (version >= LEARN).then_some(Primary::New);
         old.into_iter().chain(new).collect()
     }
 
@@ -183,10 +183,10 @@ impl Model for Moving {
             }
         }
         if state.old_version < state.version {
-            actions.push(Action::FollowAt(Place::Old));
+            actions.push(Action::FollowAt(Primary::Old));
         }
         if state.new_version < state.version {
-            actions.push(Action::FollowAt(Place::New));
+            actions.push(Action::FollowAt(Primary::New));
         }
         let from = if self.rules.learner_waits_for_all { FILL } else { LEARN };
         if state.new_version >= from && !state.is_copied {
@@ -199,8 +199,8 @@ impl Model for Moving {
         match action {
             Action::Decide => state.version += 1,
             Action::Follow(number) => state.coordinators[number].0 += 1,
-            Action::FollowAt(Place::Old) => state.old_version += 1,
-            Action::FollowAt(Place::New) => state.new_version += 1,
+            Action::FollowAt(Primary::Old) => state.old_version += 1,
+            Action::FollowAt(Primary::New) => state.new_version += 1,
             Action::Begin(number) => {
                 let (base, version) = (state.primary, state.coordinators[number].0);
                 let missing = self.targets(version);
@@ -211,8 +211,8 @@ impl Model for Moving {
                 update.missing.remove(&place);
                 let base = update.base;
                 match place {
-                    Place::Old => self.deliver_to_old(&mut state, base),
-                    Place::New => self.deliver_to_new(&mut state, base),
+                    Primary::Old => self.deliver_to_old(&mut state, base),
+                    Primary::New => self.deliver_to_new(&mut state, base),
                 }
             }
             Action::Finish(number) => {

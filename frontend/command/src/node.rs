@@ -1,5 +1,5 @@
-//! `gannet node`: waits for a node that is added, has a node hold nothing, so that its process may be stopped, or its share again, restarts
-//! processes, removes a node that is silent, and gives up a majority that is gone for ever.
+//! `gannet node`: `add` waits for a new node. `drain` empties a node, so that its process may be stopped, and `cancel` undoes that. `restart`
+//! restarts processes. `remove` removes a silent node. `give-up` gives up a majority that is gone for ever.
 //!
 //! *Not here*: what follows (`gannet_engine`), and the procedures of SQL that do the same (`gannet_frontend`).
 //!

@@ -2,8 +2,7 @@
 //!
 //! *Not here*: how the node knows (`gannet_frontend`, the tables `gannet_nodes` and `gannet_copies`).
 //!
-//! Exit codes: 0 all nodes are up that have not been drained, 1 a node is not up, or the cluster has halted, or is not in time what was waited for, 2 the status is
-//! unavailable.
+//! Exit codes: 0 each node is up or was drained, 1 a node is down, the cluster has halted, or `--wait` was in vain, 2 there is no status.
 
 use std::io::Write;
 use std::time::Duration;

@@ -209,9 +209,10 @@ impl Server {
         Arc::clone(&self.admission)
     }
 
-    /// Serves a database until SIGTERM or SIGINT, or until it is to be started again; which of both is returned. A node that has the only copy of some rows, without which the others would go on,
-    /// says so in the log and goes on until a second signal. If `threads` are given, they serve the connections, and also host the
-    /// cluster. `listening` is called with the address once clients are served; it is `dyn`, so that the server is compiled with its crate.
+    /// Serves a database until SIGTERM or SIGINT, or until it is to be started again; which of both is returned. A node that has
+    /// the only copy of some rows, without which the others would go on, says so in the log and goes on until a second signal. If
+    /// `threads` are given, they serve the connections, and also host the cluster. `listening` is called with the address once
+    /// clients are served; it is `dyn`, so that the server is compiled with its crate.
     ///
     /// # Errors
     /// [`ServerError`] if the server cannot start.

@@ -3,7 +3,8 @@
 //! *Invariants*: keys are read before they are written, as the engine requires. All that a statement keeps is charged to the
 //! session's budget. A statement that runs long yields its thread and sees cancellations.
 //!
-//! *Not here*: what expressions get from the context (`environment`), folds (`folds`), subqueries (`subqueries`), operators, and when a transaction commits (`transaction`).
+//! *Not here*: what expressions get from the context (`environment`), folds (`folds`), subqueries (`subqueries`), operators, and
+//! when a transaction commits (`transaction`).
 
 mod adopted;
 mod environment;

@@ -107,7 +107,7 @@ pub(super) fn fill(
             sharing.add(shares);
             is_large |= left.is_some();
             if is_large {
-                sharing.ask_for_help(coordinator, resources);
+                sharing.start_helpers(coordinator, resources);
             }
             rest = left;
         } else if !sharing.go_on(coordinator, resources)? && rest.is_none() {

@@ -98,7 +98,7 @@ fn give_out(
     };
     while !may_add() && sharing.go_on(context.coordinator, context.resources)? {}
     sharing.add(chunk.shares.into_iter().filter(|share| !share.rows.is_empty()));
-    sharing.ask_for_help(context.coordinator, context.resources);
+    sharing.start_helpers(context.coordinator, context.resources);
     Ok(())
 }
 

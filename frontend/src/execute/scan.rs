@@ -55,7 +55,7 @@ pub(super) struct ScanRows<'p> {
     /// Whether the rows may come from the primaries in no order, when several pages were read.
     in_any_order: bool,
     /// Of a range of several pages.
-    ahead: Option<ReadAhead>,
+    read_ahead: Option<ReadAhead>,
     /// The charge of keys that are not read yet.
     charge: Charge,
 }
@@ -81,7 +81,7 @@ impl<'p> ScanRows<'p> {
             first: Vec::new(),
             has_few: false,
             in_any_order: scan.in_any_order,
-            ahead: None,
+            read_ahead: None,
             charge: Charge::default(),
         }
     }
@@ -108,8 +108,11 @@ impl<'p> ScanRows<'p> {
             self.state = State::Entries(entries.into_iter(), page.rest);
             return Ok(Vec::new());
         }
-        let ahead = self.ahead.as_ref().map(|ahead| ahead.take((storage, direction), context));
-        let page = match ahead.transpose()?.flatten() {
+        let read = self
+            .read_ahead
+            .as_ref()
+            .map(|read_ahead| read_ahead.take((storage, direction), context));
+        let page = match read.transpose()?.flatten() {
             Some(page) => page,
             None => context.scan(storage, range, direction, page_rows)?,
         };
@@ -120,8 +123,8 @@ impl<'p> ScanRows<'p> {
                 self.state = State::Filtered(Box::new(filtered));
                 return rows_of_entries(self.scan, index, &page.rows, context);
             }
-            let ahead = self.ahead.get_or_insert_default();
-            ahead.ask((storage, rest, direction), page_rows, context);
+            let read_ahead = self.read_ahead.get_or_insert_default();
+            read_ahead.ask((storage, rest, direction), page_rows, context);
         }
         let rows = rows_of_entries(self.scan, index, &page.rows, context)?;
         self.has_few = self.scan.filter.is_some() && 2 * rows.len() <= page.rows.len();

@@ -107,7 +107,7 @@ impl<W: Work> Sharing<W> {
     }
 
     /// Asks the other workers of the statement's node for help that do not help yet.
-    pub(super) fn ask_for_help(
+    pub(super) fn start_helpers(
         self: &Arc<Self>,
         coordinator: &Coordinator<'_>,
         resources: &Resources,

@@ -1,4 +1,8 @@
 //! The environment of expressions where the rows are: there is no session, and nothing takes long.
+//!
+//! *Invariant*: an expression that needs more, such as a subquery, gives the program up. Then the session computes it.
+//!
+//! *Not here*: the environment of a session, in `execute/context/environment.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

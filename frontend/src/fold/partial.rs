@@ -1,4 +1,8 @@
 //! The states of groups, as rows: the keys of a group, and of each aggregate how many values it has taken and their total.
+//!
+//! *Invariant*: the states of one group from several primaries can be merged into one.
+//!
+//! *Not here*: merging, in `execute/fold`.
 
 use serde::{Deserialize, Serialize};
 

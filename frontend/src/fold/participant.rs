@@ -1,4 +1,9 @@
 //! Runs a program at a primary, row by row, on the worker's own thread.
+//!
+//! *Invariants*: a program takes bounded rows and has a bounded answer, as the worker's other transactions wait. A program that
+//! meets more is given up, and the session computes its result.
+//!
+//! *Not here*: which rows a program gets, and their validation, in the engine.
 
 use gannet_engine::FoldProgram;
 

@@ -1,4 +1,8 @@
 //! A program: what a plan wants of the rows of a table, as bytes.
+//!
+//! *Invariant*: a program has all that its primaries need, but for the environment, and a bounded size.
+//!
+//! *Not here*: running it, in `participant`; when a plan has one, in `execute/fold`.
 
 use serde::{Deserialize, Serialize};
 

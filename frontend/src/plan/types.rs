@@ -281,7 +281,8 @@ pub(super) fn of_keys(data_type: DataType) -> DataType {
     if data_type == DataType::Padded { DataType::Char(None) } else { data_type }
 }
 
-/// Whether equal values look alike, but for 0 and -0 of REAL and DOUBLE. 1.0 and 1.00 do not: the first of them stands for its group, so the order of the rows matters.
+/// Whether equal values look alike, but for 0 and -0 of REAL and DOUBLE. 1.0 and 1.00 do not: the first of them stands for its
+/// group, so the order of the rows matters.
 pub(super) fn has_one_form(data_type: DataType) -> bool {
     data_type != DataType::Numeric(None)
 }

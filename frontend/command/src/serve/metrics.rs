@@ -118,11 +118,12 @@ fn answer(
     let (status, text) = match (request.method(), is_known) {
         (&Method::GET, true) => match cluster.upgrade() {
             Some(cluster) => {
-                let is_here = |node| cluster.node(node).is_some();
+                let is_local = |node| cluster.node(node).is_some();
                 let nodes = cluster.status();
-                let mut text = exposition(&nodes, is_here);
-                let here = nodes.iter().map(|status| status.node).filter(|node| is_here(*node));
-                text.push_str(&membership(&cluster.membership(), &here.collect::<Vec<_>>()));
+                let mut text = exposition(&nodes, is_local);
+                let local_nodes =
+                    nodes.iter().map(|status| status.node).filter(|node| is_local(*node));
+                text.push_str(&membership(&cluster.membership(), &local_nodes.collect::<Vec<_>>()));
                 for (name, help, value) in admission.named() {
                     // Writing to a text cannot fail.
                     let _ = writeln!(
@@ -161,10 +162,10 @@ fn write_family(
 }
 
 /// The membership as the nodes of this process see it.
-fn membership(status: &MembershipStatus, here: &[usize]) -> String {
+fn membership(status: &MembershipStatus, local_nodes: &[usize]) -> String {
     let mut text = String::new();
     let mut family = |name: &str, kind: &str, help: &str, of: &dyn Fn(usize) -> u64| {
-        let values: Vec<_> = here.iter().map(|node| (*node, of(*node))).collect();
+        let values: Vec<_> = local_nodes.iter().map(|node| (*node, of(*node))).collect();
         write_family(&mut text, (name, kind, help), &values);
     };
     family(
@@ -260,7 +261,7 @@ const MEASURES: [Measure; 12] = [
 ];
 
 /// The measures of all nodes as this node hears of them, and the reports of the nodes in this process.
-fn exposition(nodes: &[NodeStatus], is_here: impl Fn(usize) -> bool) -> String {
+fn exposition(nodes: &[NodeStatus], is_local: impl Fn(usize) -> bool) -> String {
     let mut text = String::new();
     let mut family = |name: &str, kind: &str, help: &str, values: Vec<(usize, u64)>| {
         write_family(&mut text, (name, kind, help), &values);
@@ -269,7 +270,7 @@ fn exposition(nodes: &[NodeStatus], is_here: impl Fn(usize) -> bool) -> String {
     family("gannet_node_up", "gauge", "Whether this node hears from the node.", up);
     let reports: Vec<_> = nodes
         .iter()
-        .filter(|status| is_here(status.node))
+        .filter(|status| is_local(status.node))
         .filter_map(|status| Some((status.node, status.report.as_ref()?)))
         .collect();
     for (name, kind, help, of) in MEASURES {

@@ -150,7 +150,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, CommandError> {
     })
 }
 
-/// Ends the process because of a bug, or because the others have removed its node. Its peers and clients see their connections end, and a supervisor restarts it.
+/// Ends the process because of a bug, or because the others have removed its node. Its peers and clients see their connections
+/// end, and a supervisor restarts it.
 fn end(reason: &str) -> ! {
     let line = format!("gannet: {reason}");
     let (done, written) = std::sync::mpsc::channel();

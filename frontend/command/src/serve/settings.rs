@@ -161,8 +161,8 @@ pub(crate) struct Settings {
     #[arg(long, value_parser = parse_duration)]
     #[serde(deserialize_with = "duration_option")]
     pub(crate) lease: Option<Duration>,
-    /// Have whatever only reads wait until the others have confirmed after its reads that this node is a member; for hosts whose clocks
-    /// may stand still, such as virtual machines that are paused or moved.
+    /// Have transactions that only read wait until the other nodes have confirmed that this node is still a member. Use this option where
+    /// the clock of a host may stand still, such as in virtual machines that are paused or moved.
     #[arg(long, num_args = 0, default_missing_value = "true")]
     pub(crate) confirm_reads: Option<bool>,
     /// How long a copy of a partition may be missing before another node is filled with the partition, if one has room
