@@ -124,8 +124,7 @@
 //!
 //! `examples/bank.rs` is a whole program.
 //!
-//! *Not here*: durability on disk. SQL is the crate `gannet_frontend` and `gannet
-//! sql`.
+//! *Not here*: durability on disk; SQL, which is the crate `gannet_frontend`, and in the shell `gannet sql`.
 #![forbid(unsafe_code)]
 
 pub use gannet_engine::{

@@ -276,10 +276,12 @@ fn what_sql_refuses_is_documented_by_name() {
     let documented = fs::read_to_string(root().join("docs/sql.md")).unwrap();
     let mut refused = 0;
     for (name, text) in sources() {
-        // A fold that cannot be computed where the rows are is computed in the session.
-        let is_planned = name.starts_with("frontend/src/plan/");
-        for construct in text.split("unsupported(\"").skip(1).filter(|_| is_planned) {
+        for construct in text.split("unsupported(\"").skip(1) {
             let (construct, _) = construct.split_once('"').unwrap();
+            // No client gets the refusals of folds: the session computes what the primaries refuse.
+            if !name.starts_with("frontend/") || construct.contains("where the rows are") {
+                continue;
+            }
             assert!(
                 documented.contains(&format!("`{construct}`")),
                 "docs/sql.md lacks {construct}"

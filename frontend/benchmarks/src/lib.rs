@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! run ─ Benchmark (single statements, TATP, SmallBank) × Backend ─┬─ embedded   sessions of a cluster in this process
-//!                                                               └─ wire       connections to a server
+//!                                                                 └─ wire       connections to a server
 //! ```
 //!
 //! *Not here*: the statements of a workload, and the harness that runs and verifies them (`gannet_benchmarks::sql`).
