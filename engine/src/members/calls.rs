@@ -27,6 +27,8 @@ const HANDSHAKE_TIMEOUT_NS: u64 = 5_000_000_000;
 const UNANSWERED_CALL_NS: u64 = 500_000_000;
 /// Between two calls of a member that is not there yet.
 pub(super) const CALL_INTERVAL_NS: u64 = 100_000_000;
+/// The same for a node whose process has ended: another process may be there, and know no address of a member.
+const GONE_CALL_INTERVAL_NS: u64 = 1_000_000_000;
 /// From the break of a connection until the member with the smaller number calls.
 const BROKEN_CALL_NS: u64 = 5_000_000;
 
@@ -190,16 +192,7 @@ impl Group {
 
     /// Calls the members that are not connected, if it is time.
     pub(super) fn call_members(&mut self) {
-        if self.stage == Stage::Leaving {
-            return;
-        }
-        let is_due = |peer: &&Peer| {
-            let is_idle = peer.present.is_none() && peer.attempt.is_none() && !peer.is_gone;
-            peer.address.is_some()
-                && is_idle
-                && peer.call_at_ns <= self.now_ns
-                && self.calls(peer.node)
-        };
+        let is_due = |peer: &&Peer| peer.call_at_ns <= self.now_ns && self.calls(peer);
         let due: Vec<_> = self.peers.values().filter(is_due).map(|peer| peer.node).collect();
         for node in due {
             let Some(peer) = self.peers.get_mut(&node) else { continue };
@@ -216,12 +209,8 @@ impl Group {
     /// When a handshake ends or a member is called next.
     pub(super) fn connections_deadline_ns(&self) -> Option<u64> {
         let handshakes = self.connections.values().filter_map(Connection::until_ns);
-        let is_idle = |peer: &&Peer| {
-            let is_connected = peer.present.is_some() || peer.attempt.is_some();
-            let is_called = !peer.is_gone && peer.address.is_some() && self.calls(peer.node);
-            !is_connected && is_called && self.stage != Stage::Leaving
-        };
-        let calls = self.peers.values().filter(is_idle).map(|peer| peer.call_at_ns);
+        let called = self.peers.values().filter(|peer| self.calls(peer));
+        let calls = called.map(|peer| peer.call_at_ns);
         handshakes.chain(calls).min()
     }
 
@@ -311,6 +300,7 @@ impl Group {
         let own = &self.setup.hello;
         // First: what this process leaves for is no news of the one that the caller means.
         if resumes.is_some_and(|(incarnation, _)| incarnation != own.entry.incarnation) {
+            self.hear_formed(*node, opening.is_formed, &opening.addresses);
             return Some(Welcome::Another);
         }
         if self.stage == Stage::Leaving {
@@ -460,8 +450,9 @@ impl Group {
         }
         self.end(number, LinkError::Ended);
         self.lose_if_replaced(node);
-        if let Some(suppressed) = self.log.permit_at(self.now_ns) {
-            let place = self.peers.get(&node).map(Peer::at_address).unwrap_or_default();
+        let member = self.peers.get(&node).filter(|peer| peer.is_member());
+        let place = member.map(Peer::at_address);
+        if let (Some(place), Some(suppressed)) = (place, self.log.permit_at(self.now_ns)) {
             tracing::warn!(
                 "a process that is not node {node} answers{place}: {reason}{suppressed}"
             );
@@ -585,7 +576,8 @@ impl Group {
     fn call_ended(&mut self, node: usize, error: &LinkError) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         peer.attempt = None;
-        peer.call_at_ns = self.now_ns + CALL_INTERVAL_NS;
+        let interval_ns = if peer.is_gone { GONE_CALL_INTERVAL_NS } else { CALL_INTERVAL_NS };
+        peer.call_at_ns = self.now_ns + interval_ns;
         let advice = match error {
             LinkError::Ended | LinkError::TimedOut | LinkError::Broken(_) => return,
             LinkError::Key | LinkError::KeyWanted => format!(

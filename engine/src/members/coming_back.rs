@@ -27,13 +27,16 @@ use crate::members::message::Welcome;
 use crate::members::peer::Peer;
 
 impl Group {
-    /// Whether a node is called: one with which the cluster does not begin is when there may be a cluster.
-    pub(super) fn calls(&self, node: usize) -> bool {
+    /// Whether another node is to be called, as the two are apart. One with which the cluster does not begin is when there may be a cluster.
+    /// A member calls those that have ended, too: the process in the place of one may have no address of a member that lives.
+    pub(super) fn calls(&self, peer: &Peer) -> bool {
+        let is_apart = peer.present.is_none() && peer.attempt.is_none();
         let first = self.setup.terms.first_nodes;
-        node < first
+        let may_be_member = peer.node < first
             || self.stage == Stage::Formed
             || self.node() >= first
-            || self.comes_back.is_some()
+            || self.comes_back.is_some();
+        is_apart && may_be_member && peer.address.is_some() && self.stage != Stage::Leaving
     }
 
     /// The cluster begins without the nodes that may come later.

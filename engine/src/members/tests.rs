@@ -175,7 +175,8 @@ impl Run {
     fn start_with(&mut self, mut setup: Setup) {
         let (nodes, fake) = (self.fakes.len(), self.fakes[setup.hello.node].clone());
         setup.hello.entry.keeps_log |= self.is_durable;
-        self.members.start(setup, unformed(nodes), fake);
+        let unformed = unformed(setup.terms.first_nodes).with_spares(nodes);
+        self.members.start(setup, unformed, fake);
     }
 
     /// Members that have joined.
@@ -344,6 +345,7 @@ fn a_member_that_leaves_tells_the_others_though_its_streams_break() {
         run.members.break_all(node);
         run.members.leave(node, because.clone());
         run.until("to tell all", 20, |run| run.members.member(node).unwrap().group.all_are_told());
+        run.members.break_streams(0, 0);
         run.until_epoch(2, &[node]);
     }
 }

@@ -95,6 +95,38 @@ fn a_majority_comes_back_with_its_logs() {
     }
 }
 
+/// The founders but one are removed, and that one is started again while the only other member, which came later, calls the process before.
+#[test]
+fn a_founder_comes_back_to_a_member_that_came_later() {
+    for seed in 0..20 {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let mut run = Run::durable(4, seed);
+        let of_three = |node, incarnation| {
+            let mut setup = setup(4, hello(node, incarnation));
+            setup.terms.first_nodes = 3;
+            setup
+        };
+        (0..3).for_each(|node| run.start_with(of_three(node, 1)));
+        run.until("to join", 10, |run| run.members.all().all(|member| member.has_joined()));
+        run.start_with(of_three(3, 1));
+        run.until("to be added", 20, |run| run.members.member(3).unwrap().has_joined());
+        for (lost, epoch) in [(1, 2), (2, 3)] {
+            // Whoever can vote in the place of a lost voter does.
+            run.pass(5 * SECOND_NS);
+            run.members.kill(lost);
+            run.until_epoch(epoch, &[1, 2][..lost]);
+        }
+        run.pass(random.random_range(0..SECOND_NS));
+        run.members.kill(0);
+        // The member sees that nobody listens, or another process.
+        let is_away = random.random_bool(0.5);
+        run.pass(if is_away { 5 * SECOND_NS } else { 0 });
+        run.start_with(Setup { predecessor: Some(1), ..of_three(0, 2) });
+        run.until("to come back", 60, |run| run.members.member(0).unwrap().has_joined());
+        run.propose(3, "later".to_owned(), 20);
+    }
+}
+
 #[test]
 fn a_process_with_the_number_of_a_living_member_is_not_let_in() {
     let mut run = Run::joined(3, 7);
