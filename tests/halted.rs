@@ -14,7 +14,8 @@ use gannet::{
     Abort, ClusterOptions, Completion, Coordinator, Failure, LockMode, Lost, Outcome, TableId,
     WorkerId,
 };
-use gannet_engine::simulation::{Settled, Simulation, Stage};
+use gannet_engine::simulation::Simulation;
+use gannet_engine::{Settled, Stage};
 use gannet_storage::CommitRecord;
 
 const KEYS: u64 = 100;

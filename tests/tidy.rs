@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each crate, and the crates of ours that it may depend on.
-const ARROWS: [(&str, &[&str]); 15] = [
+const ARROWS: [(&str, &[&str]); 17] = [
     (".", &["engine", "command"]),
     (
         "frontend/command",
@@ -23,15 +23,19 @@ const ARROWS: [(&str, &[&str]); 15] = [
             "tatp",
             "smallbank",
             "sql-benchmarks",
+            "wire-benchmarks",
+            "microbenchmarks",
         ],
     ),
-    ("frontend/benchmarks", &["frontend", "shell", "benchmarks", "tatp", "smallbank", "engine"]),
+    ("frontend/benchmarks", &["frontend", "benchmarks", "tatp", "smallbank", "engine"]),
+    ("frontend/benchmarks/wire", &["sql-benchmarks", "shell", "benchmarks"]),
     ("frontend/server", &["frontend", "engine"]),
     ("frontend/shell", &["frontend"]),
     ("frontend/syntax", &[]),
     ("tatp", &["benchmarks", "engine", "rules"]),
     ("smallbank", &["benchmarks", "engine"]),
     ("frontend", &["engine", "rules", "syntax"]),
+    ("benchmarks/micro", &["benchmarks", "engine", "rpc"]),
     ("benchmarks", &["engine", "rpc", "storage"]),
     ("engine", &["manager", "rpc", "storage", "rules"]),
     ("manager", &["rules"]),

@@ -4,14 +4,16 @@
 //! run(): open ─ create tables ─ load on all threads ─ warm up ─ measure ─ stop ─ verify ─ Report
 //! ```
 //!
-//! A workload is a user of the harness: a new workload changes nothing here. The small workloads are here as well: object
-//! store, pairs, skew, ranges, retries, RPC echo.
+//! A workload is a user of the harness: a new workload changes nothing here. Those that look for anomalies are here as well: pairs, skew, ranges,
+//! retries.
 //!
-//! *Not here*: TATP and SmallBank, which are crates of their own; the command line.
+//! *Not here*: workloads whose rate counts, TATP, SmallBank, the object store and RPC echo, which are crates of their own, as this one is compiled
+//! for size; the command line.
 #![forbid(unsafe_code)]
 
 mod beside;
 mod check;
+#[cfg(feature = "simulation")]
 pub mod consistency;
 mod exchange;
 mod floor;
@@ -19,7 +21,6 @@ mod grow;
 mod harness;
 mod members;
 mod moves;
-pub mod object_store;
 pub mod pairs;
 mod progress;
 pub mod ranges;
@@ -28,7 +29,7 @@ mod replicas;
 mod report;
 pub mod retries;
 mod rows;
-pub mod rpc_echo;
+#[cfg(feature = "simulation")]
 mod simulate;
 pub mod skew;
 pub mod sql;
@@ -43,9 +44,11 @@ pub use harness::{Limit, Settings, cluster_settings, run, topology_text};
 pub use moves::MovesReport;
 pub use progress::Progress;
 pub use replicas::check_replicas;
-pub use report::{Load, Report, TransactionReport, TransportReport, Verification};
+pub use report::{
+    Latency, Load, Report, TransactionReport, TransportReport, Verification, cores_used,
+};
 pub use rows::{for_each_row, for_each_row_in_order, index_bytes_per_key};
-pub use rpc_echo::{Across, EchoSettings, EchoTransport};
+#[cfg(feature = "simulation")]
 pub use simulate::{Ended, HealPhase, Simulated, SimulatedRun, check_cluster, simulate};
 pub use statistics::{Reason, Totals};
 pub use workload::{BenchmarkError, Profile, Ran, Random, Result, Workload, seeded};

@@ -84,7 +84,9 @@ pub struct Latency {
 }
 
 impl Latency {
-    pub(crate) fn of(histogram: &Histogram<u64>) -> Self {
+    /// Those of a histogram in nanoseconds.
+    #[must_use]
+    pub fn of(histogram: &Histogram<u64>) -> Self {
         let us = |ns: u64| ns as f64 / 1e3;
         Self {
             p50: us(histogram.value_at_quantile(0.5)),
@@ -381,6 +383,7 @@ impl Report {
 }
 
 /// The number of these threads that can run at the same time.
-pub(crate) fn cores_used(threads: usize) -> usize {
+#[must_use]
+pub fn cores_used(threads: usize) -> usize {
     threads.min(std::thread::available_parallelism().map_or(1, usize::from))
 }

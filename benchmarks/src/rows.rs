@@ -87,6 +87,7 @@ pub fn index_bytes_per_key(cluster: &Cluster) -> Option<f64> {
 }
 
 /// How often buckets were split, by the primaries of all partitions that are not lost.
+#[cfg(feature = "simulation")]
 pub(crate) fn splits(cluster: &Cluster) -> u64 {
     let mut splits = 0;
     for (number, _) in cluster.view().tables() {

@@ -248,6 +248,7 @@ pub(crate) fn take() -> Option<Statistics> {
 }
 
 /// Forgets the calling thread's set.
+#[cfg(feature = "simulation")]
 pub(crate) fn forget() {
     OF_THREAD.set(None);
 }

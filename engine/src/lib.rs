@@ -72,6 +72,7 @@ mod rows;
 pub mod rules;
 mod scan_page;
 mod silences;
+#[cfg(any(test, feature = "simulation"))]
 pub mod simulation;
 mod spawn;
 mod starting;
@@ -95,6 +96,7 @@ pub use clients::{
     RemoteTransaction,
 };
 pub use cluster::{Cluster, ClusterError, ClusterOptions, OnFailure, WorkerId};
+pub use commit::{Settled, Stage};
 pub use completion::{Completion, Lost, block_on};
 pub use configuration::{ChangeError, Configuration, MemberEntry, Phase, TableEntry};
 pub use coordinator::Coordinator;

@@ -32,7 +32,7 @@ use gannet_rpc::{Clock, Coroutine, Counters, Endpoint, Incoming, PacketReceiver,
 use gannet_rules::rule;
 use gannet_storage::{CommitLog, TransactionId};
 
-use crate::commit::{Commit, Commits, Settled, Stage};
+use crate::commit::{Commits, Settled, Stage};
 use crate::configuration::{Configuration, Phase};
 use crate::control::{Control, Interruption, PrefetchQueue, WaitReason};
 use crate::coordinator::Coordinator;
@@ -426,11 +426,13 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     }
 
     /// Requests, credits and coroutines in use: none when nothing runs.
+    #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn in_use(&self) -> usize {
         self.endpoint.open_requests() + self.slots.len() - self.idle.count() + self.sleeping.len()
     }
 
     /// The records that this worker keeps as log replica.
+    #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn log_records(&self) -> Vec<Vec<u8>> {
         self.participant.log_records()
     }
@@ -492,8 +494,9 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     }
 
     /// The commits of the coroutines: of each the decided one and the open one, and how far they have come.
+    #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn commits(&self) -> impl Iterator<Item = [(TransactionId, Stage); 2]> {
-        let known = |commit: &Commit| (commit.id(), commit.stage());
+        let known = |commit: &crate::commit::Commit| (commit.id(), commit.stage());
         self.slots.iter().map(move |Slot { control, .. }| {
             [known(&control.commits.decided), known(&control.commits.open)]
         })

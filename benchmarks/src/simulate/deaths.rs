@@ -11,8 +11,8 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use gannet_engine::simulation::{Settled, Simulation, Stage, Verdict};
-use gannet_engine::{Completion, Lost};
+use gannet_engine::simulation::{Simulation, Verdict};
+use gannet_engine::{Completion, Lost, Settled, Stage};
 use gannet_storage::{Applied, BucketUpdate, CommitRecord, Item, TransactionId};
 
 use crate::check::Check;

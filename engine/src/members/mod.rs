@@ -76,6 +76,7 @@ pub(crate) use message::Hello;
 pub use overriding::OverrideError;
 pub(crate) use predecessor::Predecessor;
 pub use terms::ClusterTerms;
+#[cfg(any(test, feature = "simulation"))]
 pub(crate) use voting::{Voting, replica_ids};
 
 /// Messages to this node's replica of the manager that are kept until it has begun.

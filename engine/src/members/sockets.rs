@@ -146,8 +146,9 @@ impl Sockets {
 
     fn act(&mut self, action: Action) {
         match action {
-            Action::Call { connection, address, .. } => match call(address) {
+            Action::Call { connection, node, address } => match call(address) {
                 Ok(socket) => {
+                    tracing::trace!(node, %address, "calls");
                     self.streams.insert(connection, Stream::new(socket, true, None));
                 }
                 Err(error) => self.shared.take(connection, &failed_call(&error)),

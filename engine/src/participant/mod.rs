@@ -105,6 +105,7 @@ impl Participant {
     }
 
     /// The records in the log slots.
+    #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn log_records(&self) -> Vec<Vec<u8>> {
         self.log.borrow().records().map(<[u8]>::to_vec).collect()
     }

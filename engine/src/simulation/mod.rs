@@ -53,7 +53,7 @@ use gannet_rpc::{Clock, Counters};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-pub use crate::commit::{Settled, Stage};
+use crate::commit::Stage;
 pub use awaited::Awaited;
 pub use coming_back::CameBack;
 pub use draining::Drain;

@@ -1,6 +1,6 @@
 //! Connections of benchmarks in SQL, embedded: sessions of a cluster in this process.
 //!
-//! *Not here*: connections to a server (`wire`).
+//! *Not here*: connections to a server (`gannet_wire_benchmarks`).
 
 use std::future::Future;
 use std::sync::Arc;

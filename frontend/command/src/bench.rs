@@ -15,16 +15,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use gannet_benchmarks::object_store::ObjectStore;
 use gannet_benchmarks::pairs::Pairs;
 use gannet_benchmarks::ranges::Ranges;
 use gannet_benchmarks::skew::Skew;
 use gannet_benchmarks::sql::{Operation, SingleStatements, SqlSettings};
 use gannet_benchmarks::{BenchmarkError, Beside, Limit, Report, Settings};
 use gannet_engine::{ClusterOptions, Topology};
+use gannet_microbenchmarks::object_store::ObjectStore;
 use gannet_shell::ServerAddress;
 use gannet_smallbank::SmallBank;
-use gannet_sql_benchmarks::{Backend, Benchmark};
+use gannet_sql_benchmarks::Benchmark;
 use gannet_tatp::Tatp;
 
 use crate::output::unless_left;
@@ -401,9 +401,10 @@ fn with_sql(
         warmup: settings.warmup,
         seed: settings.seed,
     };
-    let backend =
-        clients.connect.as_ref().map_or(Backend::Embedded(&settings.cluster), Backend::Server);
-    gannet_sql_benchmarks::run(benchmark, backend, &sql)
+    match &clients.connect {
+        Some(server) => gannet_wire_benchmarks::run(benchmark, server, &sql),
+        None => benchmark.run_embedded(&settings.cluster, &sql),
+    }
 }
 
 impl Common {

@@ -14,6 +14,10 @@ mod node_process;
 mod output;
 mod processes;
 mod serve;
+#[cfg(feature = "simulation")]
+mod simulate;
+#[cfg(not(feature = "simulation"))]
+#[path = "without_simulator.rs"]
 mod simulate;
 mod sql;
 mod status;

@@ -3,10 +3,11 @@
 //! Over UDP, the nodes are two threads on a core each, or two processes. Processes that share memory meet at the first
 //! address of the members.
 //!
-//! *Not here*: the echo itself (`gannet_benchmarks::rpc_echo`).
+//! *Not here*: the echo itself (`gannet_microbenchmarks::rpc_echo`).
 
 use clap::Args;
-use gannet_benchmarks::{BenchmarkError, EchoSettings, EchoTransport, Report, rpc_echo};
+use gannet_benchmarks::{BenchmarkError, Report};
+use gannet_microbenchmarks::rpc_echo::{self, EchoSettings, EchoTransport};
 
 use super::Common;
 use crate::processes::TransportName;

@@ -14,8 +14,8 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use clap::Args;
-use gannet_benchmarks::Across;
 use gannet_engine::{ClusterKey, ClusterKeyError, Membership, RdmaPort, Transport};
+use gannet_microbenchmarks::rpc_echo::Across;
 use tokio::signal::unix::SignalKind;
 
 use crate::processes::{Folder, TransportName, free_addresses};

@@ -1,18 +1,34 @@
-//! Connections of benchmarks in SQL, over the wire: PostgreSQL's protocol to Gannet's or PostgreSQL's server.
+//! Benchmarks in SQL over the wire: connections by PostgreSQL's protocol to Gannet's or PostgreSQL's server.
 //!
-//! *Not here*: sessions in this process (`embedded`).
+//! *Not here*: the benchmarks, and sessions in this process (`gannet_sql_benchmarks`).
+#![forbid(unsafe_code)]
 
 use bytes::{Bytes, BytesMut};
 use futures_util::SinkExt;
-use gannet_benchmarks::BenchmarkError;
-use gannet_benchmarks::sql::{SqlConnection, SqlConnector, SqlFailure, SqlRows, SqlValue, Target};
+use gannet_benchmarks::sql::{
+    SqlConnection, SqlConnector, SqlFailure, SqlRows, SqlSettings, SqlValue, Target,
+};
+use gannet_benchmarks::{BenchmarkError, Report};
 use gannet_shell::ServerAddress;
+use gannet_sql_benchmarks::Benchmark;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Client, Config, Row, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+/// Runs a benchmark on a server, and verifies its data.
+///
+/// # Errors
+/// [`BenchmarkError`] if the server cannot be reached, or the workload cannot run.
+pub fn run(
+    benchmark: Benchmark<'_>,
+    address: &ServerAddress,
+    settings: &SqlSettings,
+) -> Result<Report, BenchmarkError> {
+    benchmark.run_on(&Server::new(address)?, settings)
+}
+
 /// A server.
-pub(super) struct Server {
+struct Server {
     config: Config,
     tls: MakeRustlsConnect,
     /// The server's address, without a password.
@@ -21,7 +37,7 @@ pub(super) struct Server {
 
 impl Server {
     /// The server at an address.
-    pub(super) fn new(address: &ServerAddress) -> Result<Self, SqlFailure> {
+    fn new(address: &ServerAddress) -> Result<Self, SqlFailure> {
         let (config, tls) = address
             .connector()
             .map_err(|error| SqlFailure { code: "08001".to_owned(), message: error.to_string() })?;
@@ -75,7 +91,7 @@ impl SqlConnector for Server {
 }
 
 /// A connection, and its prepared statements.
-pub(super) struct WireConnection {
+struct WireConnection {
     client: Client,
     /// By text; there are few.
     statements: Vec<(&'static str, Statement)>,
@@ -173,7 +189,7 @@ impl ToSql for Parameter<'_> {
 }
 
 /// The rows of a result.
-pub(super) struct WireRows(Vec<Row>);
+struct WireRows(Vec<Row>);
 
 impl SqlRows for WireRows {
     fn count(&self) -> usize {

@@ -24,14 +24,12 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use core_affinity::CoreId;
+use gannet_benchmarks::{
+    BenchmarkError, Check, Latency, Report, TransactionReport, TransportReport, Verification,
+    cores_used,
+};
 use gannet_rpc::Port;
 use hdrhistogram::Histogram;
-
-use crate::check::Check;
-use crate::report::{
-    Latency, Report, TransactionReport, TransportReport, Verification, cores_used,
-};
-use crate::workload::BenchmarkError;
 
 use bare::bare;
 use echo::{Measured, echo};

@@ -9,16 +9,12 @@
 //!
 //! *Source*: FaSST section 6.1.
 
+use gannet_benchmarks::{
+    BenchmarkError, Check, Ran, Random, Report, Result, Settings, Totals, Workload, for_each_row,
+};
 use gannet_engine::{Abort, Cluster, Coordinator, LockMode, RowId, TableId};
 use rand::RngExt;
 use rand_distr::{Distribution, Zipf};
-
-use crate::check::Check;
-use crate::harness::Settings;
-use crate::report::Report;
-use crate::rows::for_each_row;
-use crate::statistics::Totals;
-use crate::workload::{BenchmarkError, Ran, Random, Result, Workload};
 
 /// Bytes of a value.
 const VALUE_BYTES: usize = 40;
@@ -91,9 +87,9 @@ impl ObjectStore {
     /// Runs the workload. The loop of its clients is compiled with its transactions.
     ///
     /// # Errors
-    /// Those of [`crate::run`].
+    /// Those of [`gannet_benchmarks::run`].
     pub fn run(self, settings: &Settings) -> std::result::Result<Report, BenchmarkError> {
-        crate::run(self, settings)
+        gannet_benchmarks::run(self, settings)
     }
 
     fn table(&self) -> TableId {

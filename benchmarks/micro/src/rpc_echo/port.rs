@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
+use gannet_benchmarks::BenchmarkError;
 use gannet_rpc::{
     ClusterKey, Identity, MemoryFabric, MemoryPort, Parking, SharedRings, UdpOptions, UdpPort,
 };
@@ -16,7 +17,6 @@ use gannet_rpc::{
 use gannet_rpc::{VerbsOptions, VerbsPort};
 
 use crate::rpc_echo::Across;
-use crate::workload::BenchmarkError;
 
 const MTU_BYTES: usize = 4 << 10;
 const RING_BYTES: usize = 16 << 10;
