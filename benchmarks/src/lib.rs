@@ -5,10 +5,10 @@
 //! ```
 //!
 //! A workload is a user of the harness: a new workload changes nothing here. Those that look for anomalies are here as well: pairs, skew, ranges,
-//! retries.
+//! and retries for the simulator.
 //!
-//! *Not here*: workloads whose rate counts, TATP, SmallBank, the object store and RPC echo, which are crates of their own, as this one is compiled
-//! for size; the command line.
+//! *Not here*: workloads whose rate counts: TATP, SmallBank, the object store and RPC echo are crates of their own, as this one is compiled for
+//! size; the command line.
 #![forbid(unsafe_code)]
 
 mod beside;
@@ -27,6 +27,7 @@ pub mod ranges;
 pub mod recovery;
 mod replicas;
 mod report;
+#[cfg(feature = "simulation")]
 pub mod retries;
 mod rows;
 #[cfg(feature = "simulation")]

@@ -36,7 +36,7 @@ pub(crate) use session::{Session, decoded, encoded};
 pub(crate) use stream::{Connection, LinkEnd, ReceiveHalf, keep_alive};
 
 /// Version of everything that processes say to each other over links.
-pub(crate) const VERSION: u8 = 18;
+pub(crate) const VERSION: u8 = 19;
 
 /// What the caller is to the called process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -272,12 +272,11 @@ impl Group {
         peer.become_incarnation(&opening.hello.entry);
         peer.connection = opening.connection;
         let (hello, heard) = (self.setup.hello.clone(), peer.delivery.heard());
-        let is_formed = self.stage == Stage::Formed;
         let session = self.connections.get_mut(&number).and_then(Connection::session);
         session.into_iter().for_each(Session::trust);
         let addresses = self.known_addresses();
-        self.say(number, encoded(&Welcome::Connected { hello, is_formed, addresses, heard }));
-        self.hear_formed(node, opening.is_formed, &opening.addresses);
+        self.say(number, encoded(&Welcome::Connected { hello, addresses, heard }));
+        self.hear_of_cluster(node, &opening.addresses);
         self.use_connection(number, node, opening.resumes.map_or(0, |(_, heard)| heard))
     }
 
@@ -297,10 +296,13 @@ impl Group {
     /// Why there is no connection with a caller; none if there is.
     fn judge(&mut self, opening: &Call) -> Option<Welcome> {
         let Call { hello: Hello { node, entry, .. }, connection, resumes, .. } = opening;
+        let misfit = difference(&self.setup.hello, &opening.hello);
+        if misfit.is_none() {
+            self.learn_of_cluster(&opening.addresses);
+        }
         let own = &self.setup.hello;
         // First: what this process leaves for is no news of the one that the caller means.
         if resumes.is_some_and(|(incarnation, _)| incarnation != own.entry.incarnation) {
-            self.hear_formed(*node, opening.is_formed, &opening.addresses);
             return Some(Welcome::Another);
         }
         if self.stage == Stage::Leaving {
@@ -308,7 +310,7 @@ impl Group {
         }
         let is_formed = self.stage == Stage::Formed;
         let refusal = if is_formed { Welcome::TooLate } else { Welcome::Refused };
-        if let Some(misfit) = difference(own, &opening.hello) {
+        if let Some(misfit) = misfit {
             return Some(refusal(misfit));
         }
         let Some(peer) = self.peers.get_mut(node) else {
@@ -376,6 +378,8 @@ impl Group {
         let is_formed = self.stage == Stage::Formed;
         let Some(peer) = self.peers.get_mut(&node) else { return Err(LinkError::Malformed) };
         match said {
+            // It tells whoever answers of the cluster, and nothing that it answers counts.
+            _ if peer.is_gone => self.end(number, LinkError::Ended),
             Welcome::Connected { hello, .. } if hello.node != node => {
                 self.end(number, LinkError::Ended);
                 self.refused(node, format!("it is node {} and not {node}", hello.node));
@@ -384,13 +388,13 @@ impl Group {
             Welcome::Connected { .. } if node > self.setup.hello.node => {
                 return Err(LinkError::Malformed);
             }
-            Welcome::Connected { hello, is_formed: other_is_formed, addresses, heard } => {
+            Welcome::Connected { hello, addresses, heard } => {
                 if is_formed && peer.incarnation() != Some(hello.entry.incarnation) {
                     self.another_answers(number, node, "it is another one");
                     return Ok(());
                 }
                 peer.become_incarnation(&hello.entry);
-                self.hear_formed(node, other_is_formed, &addresses);
+                self.hear_of_cluster(node, &addresses);
                 return self.use_connection(number, node, heard);
             }
             Welcome::WillCall => self.end(number, LinkError::Ended),
@@ -450,9 +454,8 @@ impl Group {
         }
         self.end(number, LinkError::Ended);
         self.lose_if_replaced(node);
-        let member = self.peers.get(&node).filter(|peer| peer.is_member());
-        let place = member.map(Peer::at_address);
-        if let (Some(place), Some(suppressed)) = (place, self.log.permit_at(self.now_ns)) {
+        if let Some(suppressed) = self.log.permit_at(self.now_ns) {
+            let place = self.peers.get(&node).map(Peer::at_address).unwrap_or_default();
             tracing::warn!(
                 "a process that is not node {node} answers{place}: {reason}{suppressed}"
             );
@@ -576,8 +579,11 @@ impl Group {
     fn call_ended(&mut self, node: usize, error: &LinkError) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         peer.attempt = None;
-        let interval_ns = if peer.is_gone { GONE_CALL_INTERVAL_NS } else { CALL_INTERVAL_NS };
-        peer.call_at_ns = self.now_ns + interval_ns;
+        if peer.is_gone {
+            peer.call_at_ns = self.now_ns + GONE_CALL_INTERVAL_NS;
+            return;
+        }
+        peer.call_at_ns = self.now_ns + CALL_INTERVAL_NS;
         let advice = match error {
             LinkError::Ended | LinkError::TimedOut | LinkError::Broken(_) => return,
             LinkError::Key | LinkError::KeyWanted => format!(

@@ -27,8 +27,9 @@ use crate::members::message::Welcome;
 use crate::members::peer::Peer;
 
 impl Group {
-    /// Whether another node is to be called, as the two are apart. One with which the cluster does not begin is when there may be a cluster.
-    /// A member calls those that have ended, too: the process in the place of one may have no address of a member that lives.
+    /// Whether to call another node: the two are apart, and it may be a member. One with which the cluster does not begin is one when there may
+    /// be a cluster. A member of a cluster that goes on calls nodes that have ended, too: another process may be there, and have no
+    /// address of a member that lives.
     pub(super) fn calls(&self, peer: &Peer) -> bool {
         let is_apart = peer.present.is_none() && peer.attempt.is_none();
         let first = self.setup.terms.first_nodes;
@@ -36,7 +37,8 @@ impl Group {
             || self.stage == Stage::Formed
             || self.node() >= first
             || self.comes_back.is_some();
-        is_apart && may_be_member && peer.address.is_some() && self.stage != Stage::Leaving
+        let answers = peer.address.is_some() && !(peer.is_gone && self.halted().is_some());
+        is_apart && may_be_member && answers && self.stage != Stage::Leaving
     }
 
     /// The cluster begins without the nodes that may come later.
@@ -174,33 +176,38 @@ impl Group {
         self.events.extend(node.map(Event::WaitsNoMore));
     }
 
-    /// By node: where it is, as far as this member of a cluster knows; nothing of a process that is none.
+    /// By node: where it is, as far as this member of a cluster that goes on knows; nothing of a process that is none.
     pub(super) fn known_addresses(&self) -> Vec<Option<SocketAddr>> {
+        if self.stage != Stage::Formed || self.halted().is_some() {
+            return Vec::new();
+        }
         let mut known = self.setup.terms.addresses.clone();
         for peer in self.peers.values().filter(|peer| peer.address.is_some()) {
             known[peer.node] = peer.address;
         }
-        if self.stage == Stage::Formed { known } else { Vec::new() }
+        known
     }
 
-    /// Another member has said whether it is a member of a cluster, and where the others are then.
-    pub(super) fn hear_formed(
-        &mut self,
-        node: usize,
-        is_formed: bool,
-        addresses: &[Option<SocketAddr>],
-    ) {
-        if is_formed && self.stage == Stage::Gathering {
-            for (peer, address) in addresses.iter().enumerate() {
-                let peer = self.peers.get_mut(&peer).filter(|peer| peer.present.is_none());
-                if let (Some(peer), Some(address)) = (peer, address) {
-                    peer.address = Some(*address);
-                }
+    /// Somebody has told where the nodes of a cluster are, or nothing if there is none.
+    pub(super) fn learn_of_cluster(&mut self, addresses: &[Option<SocketAddr>]) {
+        if self.stage != Stage::Gathering || addresses.is_empty() {
+            return;
+        }
+        for (peer, address) in addresses.iter().enumerate() {
+            let peer = self.peers.get_mut(&peer).filter(|peer| peer.present.is_none());
+            if let (Some(peer), Some(address)) = (peer, address) {
+                peer.address = Some(*address);
             }
+        }
+        self.comes_back.get_or_insert_with(|| "not all of them are connected with it".to_owned());
+    }
+
+    /// There is a connection with another member, which has said where the nodes of its cluster are.
+    pub(super) fn hear_of_cluster(&mut self, node: usize, addresses: &[Option<SocketAddr>]) {
+        self.learn_of_cluster(addresses);
+        if self.stage == Stage::Gathering && !addresses.is_empty() {
             let incarnation = self.peers.get(&node).and_then(Peer::incarnation);
             incarnation.into_iter().for_each(|it| self.offer_vote_of_predecessor(node, it));
-            self.comes_back
-                .get_or_insert_with(|| "not all of them are connected with it".to_owned());
         }
     }
 

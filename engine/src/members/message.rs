@@ -45,7 +45,7 @@ pub(crate) struct Call {
     pub(super) connection: u64,
     /// Whether the caller is a member of a cluster.
     pub(super) is_formed: bool,
-    /// By node: where it is, as far as a member of a cluster knows. A process that comes back may know old addresses.
+    /// By node: where it is, as far as a member of a cluster that goes on knows. A process that comes back may know old addresses.
     pub(super) addresses: Vec<Option<SocketAddr>>,
     /// The incarnation of the called member, if the two have been connected, and the number of the last message heard from it.
     pub(super) resumes: Option<(u32, u64)>,
@@ -57,7 +57,7 @@ pub(crate) struct Call {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Welcome {
     /// The two are connected. `heard` is the number of the last message heard from the caller.
-    Connected { hello: Hello, is_formed: bool, addresses: Vec<Option<SocketAddr>>, heard: u64 },
+    Connected { hello: Hello, addresses: Vec<Option<SocketAddr>>, heard: u64 },
     /// The caller is to wait until it is called.
     WillCall,
     /// The called process is another incarnation than the one that the caller resumes a connection with.

@@ -9,6 +9,9 @@ pub(crate) struct NoSimulator;
 
 /// Whatever the simulator would take.
 #[derive(Args)]
+#[command(
+    after_help = "This build has no simulator. Build it with: cargo build --release --features simulation"
+)]
 pub(crate) struct Arguments {
     #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
     _rest: Vec<String>,

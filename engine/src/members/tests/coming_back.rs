@@ -127,6 +127,81 @@ fn a_founder_comes_back_to_a_member_that_came_later() {
     }
 }
 
+/// What a process says on a connection that it has called by, and what the called one answers.
+fn converse((caller, called): (&mut Group, u64), other: &mut Group) {
+    caller.take(called, &Input::Connected);
+    let connection = other.accepted("elsewhere".to_owned());
+    let pass = |from: (&mut Group, u64), to: (&mut Group, u64)| {
+        for action in drained(from.0).0 {
+            if let Action::Send { connection, bytes } = action
+                && connection == from.1
+            {
+                to.0.take(to.1, &Input::Heard(&bytes));
+            }
+        }
+    };
+    // The handshake takes some turns.
+    for _ in 0..10 {
+        pass((&mut *caller, called), (&mut *other, connection));
+        pass((&mut *other, connection), (&mut *caller, called));
+    }
+}
+
+/// A member that was cut off has not heard that it was removed. It takes a process that came later for one that was removed.
+#[test]
+fn a_member_that_was_removed_ends_nobody() {
+    let mut before = unformed(3);
+    for (node, member) in before.members.iter_mut().enumerate() {
+        *member = hello(node, 1).entry;
+    }
+    let mut removed = Group::new(setup(3, hello(1, 1)), 0);
+    removed.joined(&before);
+    let join = Change::Join { node: 0, entry: hello(0, 2).entry };
+    let changes = [Change::Lose(0), Change::Lose(1), Change::Activate, join];
+    let after = changes.iter().fold(before, |it, change| it.after(change).unwrap());
+    let mut later = Group::new(setup(3, hello(0, 2)), 0);
+    later.joined(&after);
+    later.advance(1);
+    let (calls, _) = drained(&mut later);
+    let mut calls = calls.iter().filter_map(|action| match action {
+        Action::Call { connection, node: 1, .. } => Some(*connection),
+        _ => None,
+    });
+    let called = calls.next().expect("it calls the address of the node that was removed");
+    converse((&mut later, called), &mut removed);
+    assert!(!later.is_leaving() && later.halted().is_none());
+}
+
+/// A member calls an address at which its cluster had a node. A process of another cluster is there, or one that begins anew after a halt.
+#[test]
+fn a_process_that_founds_a_cluster_is_told_of_its_own_alone() {
+    for (is_of_other, has_halted) in [(false, false), (true, false), (false, true)] {
+        let mut formed = unformed(3);
+        for (node, member) in formed.members.iter_mut().enumerate() {
+            *member = hello(node, 1).entry;
+        }
+        let mut settings = setup(3, hello(2, 1));
+        if is_of_other {
+            settings.hello.settings.insert("threads".to_owned(), "2".to_owned());
+        }
+        let mut member = Group::new(settings, 0);
+        member.joined(&formed);
+        if has_halted {
+            member.cannot_go_on("the test ends it");
+        }
+        member.advance(1);
+        let calls = drained(&mut member).0;
+        let mut calls = calls.iter().filter_map(|action| match action {
+            Action::Call { connection, node: 0, .. } => Some(*connection),
+            _ => None,
+        });
+        let called = calls.next().expect("it calls node 0");
+        let mut founder = Group::new(setup(3, hello(0, 2)), 0);
+        converse((&mut member, called), &mut founder);
+        assert_eq!(founder.comes_back.is_some(), !is_of_other && !has_halted);
+    }
+}
+
 #[test]
 fn a_process_with_the_number_of_a_living_member_is_not_let_in() {
     let mut run = Run::joined(3, 7);
@@ -139,28 +214,7 @@ fn a_process_with_the_number_of_a_living_member_is_not_let_in() {
         _ => None,
     });
     let called = calls.next().unwrap();
-    other.take(called, &Input::Connected);
-    let group = run.members.group_mut(0);
-    let connection = group.accepted("elsewhere".to_owned());
-    // The handshake takes some turns.
-    for _ in 0..10 {
-        let (said, _) = drained(&mut other);
-        for action in said {
-            if let Action::Send { connection: from, bytes } = action
-                && from == called
-            {
-                group.take(connection, &Input::Heard(&bytes));
-            }
-        }
-        let (answers, _) = drained(group);
-        for action in answers {
-            if let Action::Send { connection: from, bytes } = action
-                && from == connection
-            {
-                other.take(called, &Input::Heard(&bytes));
-            }
-        }
-    }
+    converse((&mut other, called), run.members.group_mut(0));
     let reason = other.comes_back.expect("it has met a member of a cluster");
     assert!(reason.contains("the process before it is a member still"), "{reason}");
     run.pass(5 * SECOND_NS);
