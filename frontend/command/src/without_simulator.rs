@@ -2,16 +2,17 @@
 
 use clap::Args;
 
+const ADVICE: &str =
+    "this build has no simulator; build it with: cargo build --release --features simulation";
+
 /// This build has no simulator.
 #[derive(Debug, thiserror::Error)]
-#[error("this build has no simulator; build it with: cargo build --release --features simulation")]
+#[error("{}", ADVICE)]
 pub(crate) struct NoSimulator;
 
 /// Whatever the simulator would take.
 #[derive(Args)]
-#[command(
-    after_help = "This build has no simulator. Build it with: cargo build --release --features simulation"
-)]
+#[command(after_help = ADVICE)]
 pub(crate) struct Arguments {
     #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
     _rest: Vec<String>,
