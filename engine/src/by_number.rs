@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! number     slot (20 bits) | use (12 bits)       a slot is used again under the next number, at most 4,096 times
-//! ByNumber   parts ─► 256 slots each               a change copies one part, and the list of parts
+//! ByNumber   first part, other parts ─► 256 slots each    a change copies one part, and the list of the others
 //! ```
-//! So a cluster can create 2^32 tables in its life, a table is found with two loads, and the next view of
+//! So a cluster can create 2^32 tables in its life, one of the first 256 is found with two loads, and the next view of
 //! 65,536 tables costs as much as one of a few hundred.
 //!
 //! *Invariant*: what is stored under a number is found under that number alone, not under another one of the same slot.
@@ -27,13 +27,18 @@ type Part<T> = [Option<(u32, T)>; PART_SLOTS];
 /// Values by numbers of tables.
 #[derive(Clone, Debug)]
 pub(crate) struct ByNumber<T> {
-    parts: Vec<Arc<Part<T>>>,
+    first: Arc<Part<T>>,
+    others: Vec<Arc<Part<T>>>,
 }
 
 impl<T> Default for ByNumber<T> {
     fn default() -> Self {
-        Self { parts: Vec::new() }
+        Self { first: empty_part(), others: Vec::new() }
     }
+}
+
+fn empty_part<T>() -> Arc<Part<T>> {
+    Arc::new([const { None }; PART_SLOTS])
 }
 
 /// The number of the slot's table with that use.
@@ -53,14 +58,24 @@ impl<T> ByNumber<T> {
     #[inline(always)]
     pub(crate) fn get(&self, number: u32) -> Option<&T> {
         let slot = slot_of(number);
-        let part = self.parts.get(slot / PART_SLOTS)?;
+        let part = if slot < PART_SLOTS { &self.first } else { self.other_part(slot)? };
         let (own, value) = part[slot % PART_SLOTS].as_ref()?;
         (*own == number).then_some(value)
     }
 
+    /// The part of a slot that is not in the first one.
+    #[inline(never)]
+    fn other_part(&self, slot: usize) -> Option<&Arc<Part<T>>> {
+        self.others.get(slot / PART_SLOTS - 1)
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &Arc<Part<T>>> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
     /// All values, by number.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        let slots = self.parts.iter().flat_map(|part| part.iter());
+        let slots = self.parts().flat_map(|part| part.iter());
         slots.filter_map(|slot| slot.as_ref().map(|(number, value)| (*number, value)))
     }
 
@@ -70,9 +85,9 @@ impl<T> ByNumber<T> {
         other: &'s Self,
     ) -> impl Iterator<Item = (u32, &'s T)> {
         let is_unshared = |(number, part): &(usize, &Arc<Part<T>>)| {
-            other.parts.get(*number).is_none_or(|other| !Arc::ptr_eq(part, other))
+            other.parts().nth(*number).is_none_or(|other| !Arc::ptr_eq(part, other))
         };
-        let slots = self.parts.iter().enumerate().filter(is_unshared);
+        let slots = self.parts().enumerate().filter(is_unshared);
         let slots = slots.flat_map(|(_, part)| part.iter());
         slots.filter_map(|slot| slot.as_ref().map(|(number, value)| (*number, value)))
     }
@@ -82,8 +97,8 @@ impl<T: Clone> ByNumber<T> {
     /// Stores something for a table, in place of what its slot had.
     pub(crate) fn insert(&mut self, number: u32, value: T) {
         let slot = slot_of(number);
-        while self.parts.len() <= slot / PART_SLOTS {
-            self.parts.push(Arc::new([const { None }; PART_SLOTS]));
+        while self.others.len() < slot / PART_SLOTS {
+            self.others.push(empty_part());
         }
         self.slot_mut(slot).replace((number, value));
     }
@@ -96,7 +111,11 @@ impl<T: Clone> ByNumber<T> {
 
     /// The slot, in a part that nobody else has.
     fn slot_mut(&mut self, slot: usize) -> &mut Option<(u32, T)> {
-        &mut Arc::make_mut(&mut self.parts[slot / PART_SLOTS])[slot % PART_SLOTS]
+        let part = match slot / PART_SLOTS {
+            0 => &mut self.first,
+            number => &mut self.others[number - 1],
+        };
+        &mut Arc::make_mut(part)[slot % PART_SLOTS]
     }
 }
 

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use crossbeam::queue::ArrayQueue;
 use gannet_rpc::{Clock, Coroutine, Counters, Endpoint, Incoming, PacketReceiver, PacketSender};
 use gannet_rules::rule;
-use gannet_storage::{CommitLog, TransactionId};
+use gannet_storage::{CommitLog, TransactionId, prefetch_line};
 
 use crate::commit::{Commits, Settled, Stage};
 use crate::configuration::{Configuration, Phase};
@@ -506,6 +506,10 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     #[inline(always)]
     fn resume_ready(&mut self, now_ns: u64) {
         while let Some(coroutine) = self.endpoint.take_ready() {
+            if let Some(next) = self.endpoint.next_ready() {
+                // Its lines arrive while this one runs.
+                self.slots[usize::from(next)].coroutine.frame_lines().for_each(prefetch_line);
+            }
             self.resume(coroutine, now_ns);
         }
     }

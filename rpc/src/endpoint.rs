@@ -268,6 +268,13 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         self.ready.pop()
     }
 
+    /// The coroutine that [`Self::take_ready`] takes next.
+    #[inline]
+    #[must_use]
+    pub fn next_ready(&self) -> Option<u16> {
+        self.ready.last().copied()
+    }
+
     /// Queues `coroutine`'s batch. It leaves with the next doorbell. Messages to a node without credits are held, and follow when
     /// answers arrive.
     ///

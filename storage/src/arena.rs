@@ -356,16 +356,22 @@ impl Memory {
 
     #[inline(always)]
     fn prefetch(&self, word: usize) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let address = self.first.wrapping_add(word).cast::<i8>();
-            // SAFETY: a prefetch is a hint and does not access memory, whatever the address.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(address) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = word;
+        prefetch_line(self.first.wrapping_add(word).addr());
     }
+}
+
+/// Prefetches the cache line at an address.
+#[inline(always)]
+pub fn prefetch_line(address: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let address = std::ptr::without_provenance(address);
+        // SAFETY: a prefetch is a hint and does not access memory, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
 }
 
 /// Under loom, words that its scheduler can see.

@@ -56,7 +56,7 @@ mod unlock;
 mod validate;
 
 pub use apply::Applied;
-pub use arena::{Arena, Loading, Retired};
+pub use arena::{Arena, Loading, Retired, prefetch_line};
 pub use bucket::SLOTS_PER_MAIN_BUCKET;
 pub use bucket_update::{
     BucketUpdate, BucketUpdateWriter, Half, Item, Items, Malformed, UNIT_ITEMS_MAX, UnitKind,

@@ -42,7 +42,8 @@ impl Owner {
     pub const WORKERS: usize = 1 << 8;
     /// Largest number of coroutines in a worker.
     pub const COROUTINES: usize = 1 << 8;
-    const COUNTER_BITS: u32 = 24;
+    /// The bits of the counter.
+    const COUNTER: u64 = (1 << 24) - 1;
     pub(crate) const EPOCH_SHIFT: u32 = 50;
 
     /// Whether the lock of this owner keeps `other` out: it is held, by another transaction of the same epoch.
@@ -66,6 +67,13 @@ impl Owner {
         self.0.to_le_bytes()[4]
     }
 
+    /// Another transaction of the same coroutine in the same epoch.
+    #[inline(always)]
+    #[must_use]
+    pub fn with_counter(self, counter: u64) -> Self {
+        Self(self.0 & !Self::COUNTER | counter & Self::COUNTER)
+    }
+
     /// An owner that stands for an epoch: no transaction, whose counters begin at 1.
     #[must_use]
     pub fn of_epoch(epoch: u32) -> Self {
@@ -76,7 +84,6 @@ impl Owner {
 impl From<TransactionId> for Owner {
     #[inline]
     fn from(id: TransactionId) -> Self {
-        let counter = id.counter & ((1 << Self::COUNTER_BITS) - 1);
         // Epoch 0 does not occur, and a wrapped one must not look free.
         let epoch = u64::from((id.epoch - 1) % (Self::EPOCHS - 1) + 1);
         Self(
@@ -84,7 +91,7 @@ impl From<TransactionId> for Owner {
                 | u64::from(id.node & 0x3ff) << 40
                 | u64::from(id.worker & 0xff) << 32
                 | u64::from(id.coroutine & 0xff) << 24
-                | counter,
+                | id.counter & Self::COUNTER,
         )
     }
 }
@@ -102,6 +109,9 @@ mod tests {
         assert_eq!(id(1, 0, 255, 0, 0) ^ id(1, 0, 0, 0, 0), 255 << 32);
         assert_eq!(id(1, 0, 0, 255, 0) ^ id(1, 0, 0, 0, 0), 255 << 24);
         assert_eq!(id(1, 0, 0, 0, (1 << 24) + 5), id(1, 0, 0, 0, 5));
+        for counter in [6, (1 << 24) + 6] {
+            assert_eq!(Owner(id(7, 3, 2, 1, 5)).with_counter(counter).0, id(7, 3, 2, 1, 6));
+        }
         for epoch in [1, 2, Owner::EPOCHS - 1, Owner::EPOCHS, 2 * Owner::EPOCHS] {
             assert_ne!(id(epoch, 0, 0, 0, 0), Owner::FREE.0, "epoch {epoch}");
         }

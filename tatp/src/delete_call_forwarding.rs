@@ -17,6 +17,7 @@ fn draw(random: &mut Random) -> (u8, u8) {
     (random.random_range(1..=4), 8 * random.random_range(0..3_u8))
 }
 
+#[inline(always)]
 pub(crate) fn run(
     tx: &mut Transaction<'_>,
     tables: Tables,

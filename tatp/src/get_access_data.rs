@@ -14,6 +14,7 @@ fn draw(random: &mut Random) -> u8 {
     random.random_range(1..=4)
 }
 
+#[inline(always)]
 pub(crate) fn run(
     tx: &mut Transaction<'_>,
     tables: Tables,

@@ -32,6 +32,7 @@ impl Probe {
     }
 }
 
+#[inline(always)]
 pub(crate) fn run(
     tx: &mut Transaction<'_>,
     tables: Tables,

@@ -6,6 +6,7 @@ use gannet_engine::{Abort, Transaction};
 use crate::Tables;
 use crate::sql::integer;
 
+#[inline(always)]
 pub(crate) fn run(tx: &mut Transaction<'_>, tables: Tables, s_id: u64) -> Result<bool, Abort> {
     let subscriber = tx.add_to_read_set(tables.subscriber, s_id);
     tx.execute()?;

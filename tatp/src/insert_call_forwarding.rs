@@ -30,6 +30,7 @@ impl Forwarding {
     }
 }
 
+#[inline(always)]
 pub(crate) fn run(
     tx: &mut Transaction<'_>,
     tables: Tables,

@@ -11,7 +11,7 @@ use crate::rows::{VLR_LOCATION_AT, sub_nbr};
 use crate::sql::{digits, integer};
 
 /// Finds a subscriber by number, as the last three transactions of the mix do.
-#[inline]
+#[inline(always)]
 pub(crate) fn look_up(
     tx: &mut Transaction<'_>,
     tables: Tables,
@@ -23,6 +23,7 @@ pub(crate) fn look_up(
     Ok(row.map(|row| u64::from_le_bytes(row.try_into().expect("a secondary row is 8 bytes"))))
 }
 
+#[inline(always)]
 pub(crate) fn run(
     tx: &mut Transaction<'_>,
     tables: Tables,

@@ -27,6 +27,7 @@ impl Change {
     }
 }
 
+#[inline(always)]
 pub(crate) fn run(
     tx: &mut Transaction<'_>,
     tables: Tables,

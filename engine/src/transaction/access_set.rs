@@ -107,6 +107,8 @@ pub(super) struct AccessSet {
     pub(super) rows: Vec<Row>,
     /// Rows before this one are executed.
     pub(super) executed: usize,
+    /// Rows before this one are executed when the present round of execute has ended.
+    pub(super) requested: usize,
     /// Ranges of ordered tables and spans of buckets that were scanned.
     pub(super) scanned: Vec<Arc<ScanObservation>>,
     /// The rows' values, and keys of heap tables; bytes of earlier transactions until they are

@@ -8,7 +8,6 @@
 use gannet_rules::rule;
 use gannet_storage::{Owner, level_of};
 
-use crate::commit::Stage;
 use crate::control::WaitReason;
 use crate::outcome::{Abort, Conflict, Failure, Misuse};
 use crate::request::{self, HEADER_BYTES, LockRow, Read, Status, TableRequest, VERSION_BYTES};
@@ -23,33 +22,52 @@ impl Transaction<'_> {
     ///
     /// # Errors
     /// Why the transaction cannot commit any more, now or since an earlier call; abort it then.
+    // A part of its caller: after a suspension the processor mispredicts each return.
+    #[inline(always)]
     pub fn execute(&mut self) -> Result<(), Abort> {
-        let is_later_round = self.set.executed > 0 && self.set.executed < self.set.rows.len();
-        if !rule!(C1) && self.is_open() && is_later_round {
-            self.group_buckets()?;
-            self.validate_groups(false)?;
+        let mut is_due = self.set.executed < self.set.rows.len() && self.is_open();
+        while is_due && (rule!(C1) || self.validate_between_rounds()) {
+            let reason = self.send_rows();
+            self.round.suspend(reason);
+            is_due = self.take_answers(reason);
         }
-        while self.set.executed < self.set.rows.len() && self.is_open() {
-            let end = self.send_rows();
-            let is_sent = !self.round.batch().is_empty();
-            let reason = if is_sent { WaitReason::Responses } else { WaitReason::Turn };
-            if let Err(interrupted) = self.round.wait_for(reason) {
-                self.doom = Some(interrupted.into());
-                break;
+        let is_interrupted = self.round.interruption().is_some();
+        if self.is_open() && !is_interrupted { Ok(()) } else { Err(self.why_not_executed()) }
+    }
+
+    #[cold]
+    fn why_not_executed(&mut self) -> Abort {
+        match self.round.interruption() {
+            Some(interruption) => self.round.answer(interruption).into(),
+            None => self.doom.unwrap_or(Misuse::Ended.into()),
+        }
+    }
+
+    /// Without rule C1, what was read is validated before later rows are locked. Whether it was valid.
+    #[cold]
+    fn validate_between_rounds(&mut self) -> bool {
+        let is_later_round = self.set.executed > 0;
+        let validate = |it: &mut Self| it.group_buckets().and_then(|()| it.validate_groups(false));
+        match if is_later_round { validate(self) } else { Ok(()) } {
+            Ok(()) => true,
+            Err(abort) => {
+                self.doom(abort);
+                false
             }
-            self.take_answers(end);
         }
-        match (self.doom, self.round.interruption()) {
-            (_, Some(interruption)) => Err(self.round.answer(interruption).into()),
-            (Some(abort), None) => Err(abort),
-            (None, None) if self.stage() == Stage::Executing => Ok(()),
-            (None, None) => Err(Misuse::Ended.into()),
-        }
+    }
+
+    /// Sends the requests for rows that are not executed, as many as fit; what to wait for.
+    fn send_rows(&mut self) -> WaitReason {
+        self.set.requested = self.request_rows();
+        let is_sent = !self.round.batch().is_empty();
+        if is_sent { WaitReason::Responses } else { WaitReason::Turn }
     }
 
     /// Fills a batch with as many rows as fit, and queues prefetches of those of this node; returns the first row that has to
     /// wait.
-    fn send_rows(&mut self) -> usize {
+    #[inline(always)]
+    fn request_rows(&mut self) -> usize {
         let Self { view, set, round, scratch, owner, prefetches, passes_reservations, .. } = self;
         let (AccessSet { rows, values, executed, .. }, message) = (set, &mut scratch.message);
         let mut batch = round.batch();
@@ -85,15 +103,29 @@ impl Transaction<'_> {
         rows.len()
     }
 
-    /// Takes the answers for the rows up to `end`; dooms the transaction if one of them must. Rows from
-    /// the first that was postponed on are requested again: what was locked is then locked already.
-    fn take_answers(&mut self, end: usize) {
+    /// Takes the answers for the rows that were requested; dooms the transaction if one of them must. Whether there are rows left.
+    fn take_answers(&mut self, reason: WaitReason) -> bool {
+        if let Err(interrupted) = self.round.resumed(reason) {
+            self.doom = Some(interrupted.into());
+            return false;
+        }
+        if let Some((status, table)) = self.take_each_answer() {
+            self.doom(abort_of(status, table));
+            return false;
+        }
+        self.set.executed < self.set.rows.len()
+    }
+
+    /// Takes the answers; of the first that dooms the transaction, its status and table. Rows from the first that was postponed on are
+    /// requested again: what was locked is then locked already.
+    #[inline(always)]
+    fn take_each_answer(&mut self) -> Option<(Status, u32)> {
         let Self { view, set, round, owner, .. } = self;
-        let AccessSet { rows, executed: first, values, values_used, .. } = set;
+        let AccessSet { rows, executed: first, requested: end, values, values_used, .. } = set;
         let mut failed = None;
         let mut batch = round.batch();
-        let mut executed = end;
-        for (offset, row) in rows[*first..end].iter_mut().enumerate() {
+        let mut executed = *end;
+        for (offset, row) in rows[*first..*end].iter_mut().enumerate() {
             let (status, answer) = if !row.is_local(view) {
                 let answer = batch.next_response(row.primary);
                 (Status::from_wire(answer.kind), answer.payload)
@@ -154,11 +186,8 @@ impl Transaction<'_> {
                 values[row.value_range()].copy_from_slice(value);
             }
         }
-        drop(batch);
         *first = executed;
-        if let Some((status, table)) = failed {
-            self.doom(abort_of(status, table));
-        }
+        failed
     }
 }
 

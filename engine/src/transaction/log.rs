@@ -165,6 +165,7 @@ impl Transaction<'_> {
 }
 
 /// Ends a round: no log replica refuses a record of its cluster.
+#[inline(always)]
 fn end_logged(round: &mut Round<'_>) -> Result<(), Interrupted> {
     if let Some(status) = round.end()? {
         round.fail("LOG", status);

@@ -41,7 +41,7 @@ use std::sync::Arc;
 
 use gannet_rpc::is_cancel;
 use gannet_rules::rule;
-use gannet_storage::{CommitLog, Key, LockMode, Owner, Partitioning, TableKind};
+use gannet_storage::{CommitLog, Key, LockMode, Owner, Partitioning, TableKind, TransactionId};
 
 use crate::cancellation::CancellationToken;
 use crate::commit::{Settled, Stage};
@@ -104,13 +104,20 @@ pub struct Transaction<'s> {
     record: Record,
 }
 
+/// The last transaction of a coroutine, as one of the view's epoch.
+fn owner_in(view: &View, round: &Round<'_>) -> Owner {
+    let epoch = view.configuration().epoch;
+    TransactionId { epoch, ..round.commits().open.id() }.into()
+}
+
 impl<'s> Transaction<'s> {
     pub(crate) fn new(
         adopted: Rc<AdoptedView>,
         (log, prefetches): (Rc<RefCell<CommitLog>>, Rc<PrefetchQueue>),
         round: Round<'s>,
     ) -> Self {
-        let (owner, view) = (Owner::from(round.commits().open.id()), adopted.get());
+        let view = adopted.get();
+        let owner = owner_in(&view, &round);
         round.tell_view(view.configuration().version);
         Self {
             view,
@@ -138,8 +145,13 @@ impl<'s> Transaction<'s> {
         }
         self.round.go_on();
         self.refresh_view();
-        self.owner = Owner::from(self.round.commits().begin(self.view.configuration().epoch));
-        self.doom = self.round.interruption().map(Abort::from);
+        let id = self.round.commits().begin(self.view.configuration().epoch);
+        self.owner = self.owner.with_counter(id.counter);
+        debug_assert_eq!(self.owner, Owner::from(id), "the owner is of the epoch of the view");
+        self.doom = None;
+        if self.round.interruption().is_some() {
+            self.doom = self.end_reason();
+        }
         self.is_committed_for = false;
         self.passes_reservations = false;
         self.set.clear();
@@ -165,6 +177,7 @@ impl<'s> Transaction<'s> {
         // Another epoch may have begun meanwhile, and this is the view of it.
         self.round.go_on();
         self.view = self.adopted.get();
+        self.owner = owner_in(&self.view, &self.round);
         self.round.tell_view(self.view.configuration().version);
     }
 
@@ -212,7 +225,7 @@ impl<'s> Transaction<'s> {
         self.add(table, key, Some(mode))
     }
 
-    #[inline]
+    #[inline(never)]
     fn add(&mut self, table: TableId, key: u64, mode: Option<LockMode>) -> RowId {
         let row = self.set.next_row();
         let value_at = self.set.values_used;

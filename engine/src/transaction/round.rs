@@ -112,11 +112,23 @@ impl<'s> Round<'s> {
     /// Hands control to the worker until it can give what is wanted.
     #[inline(always)]
     pub(super) fn wait_for(&self, reason: WaitReason) -> Result<(), Interrupted> {
+        self.suspend(reason);
+        self.resumed(reason)
+    }
+
+    /// The first half of [`Self::wait_for`].
+    #[inline(always)]
+    pub(super) fn suspend(&self, reason: WaitReason) {
         if reason != WaitReason::Responses {
             self.assert_settled();
         }
         self.control.waits_for.set(reason);
         self.suspend.suspend();
+    }
+
+    /// The second half of [`Self::wait_for`].
+    #[inline(always)]
+    pub(super) fn resumed(&self, reason: WaitReason) -> Result<(), Interrupted> {
         if let Some(interruption) = self.interruption() {
             return Err(self.answer(interruption));
         }

@@ -32,6 +32,7 @@ impl Transaction<'_> {
     ///
     /// # Errors
     /// [`Conflict::Changed`] or [`Conflict::Locked`]; that of an interruption; [`Failure::Refused`], a bug.
+    #[inline(always)]
     pub(super) fn validate(&mut self) -> Result<(), Abort> {
         // One observation of one bucket is a snapshot by itself; what a scan has not found is not.
         let is_snapshot = self.scratch.held.len() + self.scratch.read.len() <= 1
@@ -42,14 +43,17 @@ impl Transaction<'_> {
         if validates { self.validate_all() } else { Ok(()) }
     }
 
+    #[inline(always)]
     fn validate_all(&mut self) -> Result<(), Abort> {
         let by_row = self.scratch.are_doubtful;
         let result = self.validate_groups(by_row);
-        let is_to_be_seen_by_row = is_change(&result) && !by_row;
-        if is_to_be_seen_by_row && !self.stamped_reads().is_empty() {
-            return self.validate_groups(true);
-        }
-        result
+        if is_change(&result) && !by_row { self.validate_rows(result) } else { result }
+    }
+
+    /// Validates by row what has changed by buckets.
+    #[cold]
+    fn validate_rows(&mut self, by_bucket: Result<(), Abort>) -> Result<(), Abort> {
+        if self.stamped_reads().is_empty() { by_bucket } else { self.validate_groups(true) }
     }
 
     /// Validates the buckets that were only read, and what was scanned. `by_row`, all rows with stamps instead of their buckets.
@@ -123,6 +127,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
+    #[inline(always)]
     fn end_validation(&mut self) -> Result<(), Abort> {
         match self.round.end()? {
             None => Ok(()),
