@@ -17,6 +17,7 @@ use crate::arena::Quota;
 use crate::bucket::Bucket;
 use crate::bucket_update::BucketUpdate;
 use crate::extents::Extent;
+use crate::growth::Growth;
 use crate::layout::TableLayout;
 use crate::owner::Owner;
 use crate::partition::{MainBuckets, Partition};
@@ -131,28 +132,23 @@ impl Table {
     /// Where a bucket is that was not there when the table was created.
     #[cold]
     pub(crate) fn born_address(&self, partition: &Partition, bucket: u32) -> Option<BucketAddress> {
-        Some(BucketAddress::new(self.born_word(partition, bucket)?, 0))
+        Some(BucketAddress::new(self.born_word(partition.growth()?, bucket)?, 0))
     }
 
     #[inline(always)]
-    fn born_word(&self, partition: &Partition, bucket: u32) -> Option<usize> {
+    fn born_word(&self, growth: &Growth, bucket: u32) -> Option<usize> {
         let born = bucket - self.layout().buckets;
-        let chunk = partition.growth()?.chunks.chunk(born / CHUNK_BUCKETS)?;
+        let chunk = growth.chunks.chunk(born / CHUNK_BUCKETS)?;
         Some(chunk + (born % CHUNK_BUCKETS) as usize * self.layout().main_words)
     }
 
-    /// First word of a bucket of any number, if there is memory for it.
+    /// First word of a bucket of any number of a partition that has grown, if there is memory for it.
     #[inline(always)]
-    pub(crate) fn word_of(
-        &self,
-        partition: &Partition,
-        main: MainBuckets,
-        bucket: u32,
-    ) -> Option<usize> {
+    pub(crate) fn word_of(&self, growth: &Growth, main: MainBuckets, bucket: u32) -> Option<usize> {
         if bucket < self.layout().buckets {
             Some(main.first_word() + bucket as usize * self.layout().main_words)
         } else {
-            self.born_word(partition, bucket)
+            self.born_word(growth, bucket)
         }
     }
 

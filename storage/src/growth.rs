@@ -194,11 +194,12 @@ impl Table {
         location: Location,
     ) -> Option<BucketAddress> {
         let roots = self.layout().buckets;
-        let (level, next) = partition.growth()?.extent();
+        let growth = partition.growth()?;
+        let (level, next) = growth.extent();
         let bucket = location.bucket_at(roots, level);
         let is_split = u64::from(bucket) + (u64::from(roots) << level) < u64::from(next);
         let level = level + u32::from(is_split);
-        match self.word_of(partition, main, location.bucket_at(roots, level)) {
+        match self.word_of(growth, main, location.bucket_at(roots, level)) {
             Some(word) => Some(BucketAddress::new(word, level)),
             // It was merged since. Only a primary has all buckets.
             None => partition.served_buckets().map(|_| self.present_address_of(location)),
@@ -210,9 +211,10 @@ impl Table {
     pub(crate) fn present_address_of(&self, location: Location) -> BucketAddress {
         let partition = self.partition(location.partition).expect("the partition of an address");
         let main = partition.main_buckets().expect("a partition that is used stays");
+        let growth = partition.growth_or_new(self.layout().buckets);
         let (mut number, mut born_at) = (location.root, 0);
         loop {
-            let word = self.word_of(partition, main, number);
+            let word = self.word_of(growth, main, number);
             let found = word.map(|word| (word, self.version(BucketAddress::new(word, 0))));
             let is_there = |version: u64| number == location.root || version != 0;
             let Some((word, version)) = found.filter(|(_, version)| is_there(*version)) else {

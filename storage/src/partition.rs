@@ -3,7 +3,8 @@
 //! ```text
 //! partition, 32 bytes:  word 0  first word of the main buckets in the arena, 0 = absent
 //!                       word 1  the same while the partition is served, 0 = it serves no new transactions
-//!                       word 2  of a heap table reservations, and of an ordered one index and scan barriers; buckets that were born
+//!                       word 2  of a heap table reservations, and of an ordered one index and scan barriers
+//!                       word 3  buckets that were born, if any was
 //! ```
 //! Bit 0 of words 0 and 1 says that buckets of the partition were split, so that a key may not be where it was when the table was created.
 //! A look that misses the bit finds a bucket of another level than it expects, and looks again (`growth.rs`).
@@ -18,8 +19,9 @@
 //! *Not here*: which partitions a node has, which is in `engine`; memory, in `arena.rs`; cells, which all tables of a partition share, in
 //! `cells.rs`; what is given back, in `give_back.rs`.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use once_cell::race::OnceBox;
 
 use crate::arena::Quota;
 use crate::error::StorageError;
@@ -33,14 +35,8 @@ pub(crate) struct Partition {
     first_word: AtomicUsize,
     /// Loom does not explore it: a request that still sees the partition present comes before its leaving.
     served_word: AtomicUsize,
-    beside: OnceLock<Box<Beside>>,
-}
-
-/// What a partition has beside its first main buckets.
-#[derive(Default)]
-struct Beside {
-    heap: Option<Heap>,
-    growth: OnceLock<Box<Growth>>,
+    heap: OnceBox<Heap>,
+    growth: OnceBox<Growth>,
 }
 
 const _: () = assert!(size_of::<Partition>() == 32);
@@ -77,16 +73,15 @@ impl Partition {
         Self {
             first_word: AtomicUsize::new(0),
             served_word: AtomicUsize::new(0),
-            beside: OnceLock::new(),
+            heap: OnceBox::new(),
+            growth: OnceBox::new(),
         }
     }
 
     /// Has the main buckets begin at a word of the arena: the partition is held.
     fn come(&self, number: u16, first_word: usize, kind: TableKind) {
         if kind != TableKind::Fixed {
-            let heap =
-                || Box::new(Beside { heap: Some(Heap::new(number, kind)), ..Beside::default() });
-            self.beside.get_or_init(heap);
+            self.heap.get_or_init(|| Box::new(Heap::new(number, kind)));
         }
         // Release: pairs with the Acquire in main_buckets().
         self.first_word.store(first_word, Ordering::Release);
@@ -124,19 +119,18 @@ impl Partition {
 
     /// What only a heap table has.
     pub(crate) fn heap(&self) -> Option<&Heap> {
-        self.beside.get()?.heap.as_ref()
+        self.heap.get()
     }
 
     /// Which buckets were born, if memory was taken for any.
     #[inline]
     pub(crate) fn growth(&self) -> Option<&Growth> {
-        self.beside.get()?.growth.get().map(|growth| &**growth)
+        self.growth.get()
     }
 
     /// As [`Self::growth`], of a table that begins with `roots` buckets in each partition.
     pub(crate) fn growth_or_new(&self, roots: u32) -> &Growth {
-        let beside = self.beside.get_or_init(Box::default);
-        beside.growth.get_or_init(|| Box::new(Growth::new(roots)))
+        self.growth.get_or_init(|| Box::new(Growth::new(roots)))
     }
 }
 
