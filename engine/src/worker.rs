@@ -5,12 +5,13 @@
 //!             receive packets, and prefetch the headers of the buckets that their requests are about
 //!             resume every coroutine whose turn it is, or whose batch is answered
 //!             prefetch the requests' slots, and run them; resume the coroutines whose batches this answers
+//!             (while one of several runs, the frame of the next one arrives)
 //!             resume every coroutine whose time has come, and give submitted jobs to idle ones
 //!             prefetch the headers of local rows that coroutines read when they are resumed
 //!             one doorbell for all batches and responses; retransmit what was lost
 //! ```
-//! So a bucket arrives while other work is done. Prefetches are issued together: a single prefetch that misses the TLB stalls
-//! the processor, while several look up their pages at a time.
+//! So a bucket arrives while other work is done. Prefetches of buckets are issued together: a single prefetch that misses the TLB stalls
+//! the processor, while several look up their pages at a time. The pages of the coroutines' stacks are few.
 //!
 //! A value without a thread or a clock of its own: an OS thread drives it, or a simulator.
 //!

@@ -6,8 +6,8 @@
 //! Stacks are page-aligned, so the hot ends of all coroutines would fall into the same cache sets;
 //! the pad, a frame of another size for each colour, spreads them. A worker allocates its stacks
 //! once and runs every later transaction on them. The functions between a suspension and the transaction's
-//! code are inlined, because after a switch the processor mispredicts every return. The first lines of a suspended frame, which
-//! others have mostly pushed out of the cache, can be prefetched before the coroutine is resumed.
+//! code are inlined, because after a switch the processor mispredicts every return. The lines around the place of a suspension,
+//! which others have mostly pushed out of the cache, can be prefetched before the coroutine is resumed.
 //!
 //! *Source*: FaSST section 4.1; the context switch is that of the crate `corosensei`.
 //!
@@ -110,7 +110,7 @@ impl Coroutine {
         }
     }
 
-    /// Addresses in the cache lines of its stack that it touches first when it is resumed.
+    /// Addresses in the cache lines around the place of its last suspension: it touches most of them when it is resumed.
     #[inline(always)]
     pub fn frame_lines(&self) -> impl Iterator<Item = usize> + use<> {
         let first = self.frame.wrapping_sub(LINE_BYTES);

@@ -463,7 +463,7 @@ fn with_a_row_that_moves() -> (Arc<Table>, u64) {
     let table = Arc::new(Table::new("t", layout, arena, |_| true).unwrap());
     let key = (0..).find(|key| table.bucket_of(*key, 1 << 56) == 1).unwrap();
     table.load(address(&table, key), key, &value(&table, 7)).unwrap();
-    // Loom does not know that a `OnceLock` publishes its contents.
+    // Loom does not know that a `OnceBox` publishes its contents.
     table.partition(0).unwrap().growth_or_new(1);
     (table, key)
 }

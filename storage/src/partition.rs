@@ -4,7 +4,7 @@
 //! partition, 32 bytes:  word 0  first word of the main buckets in the arena, 0 = absent
 //!                       word 1  the same while the partition is served, 0 = it serves no new transactions
 //!                       word 2  of a heap table reservations, and of an ordered one index and scan barriers
-//!                       word 3  buckets that were born, if any was
+//!                       word 3  buckets that were born, if any may have been
 //! ```
 //! Bit 0 of words 0 and 1 says that buckets of the partition were split, so that a key may not be where it was when the table was created.
 //! A look that misses the bit finds a bucket of another level than it expects, and looks again (`growth.rs`).
@@ -122,7 +122,7 @@ impl Partition {
         self.heap.get()
     }
 
-    /// Which buckets were born, if memory was taken for any.
+    /// Which buckets were born, if any may have been.
     #[inline]
     pub(crate) fn growth(&self) -> Option<&Growth> {
         self.growth.get()

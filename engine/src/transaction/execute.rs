@@ -43,7 +43,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Without rule C1, what was read is validated before later rows are locked. Whether it was valid.
+    /// Without rule C1, what was read is validated before each later round of requests. Whether it was valid.
     #[cold]
     fn validate_between_rounds(&mut self) -> bool {
         let is_later_round = self.set.executed > 0;
