@@ -208,20 +208,34 @@ mod tests {
 
     #[test]
     fn the_lines_of_a_suspended_frame_hold_its_variables() {
+        #[inline(never)]
+        fn suspend_here(suspend: Suspend<'_>, at: &std::cell::Cell<usize>) {
+            let local = std::hint::black_box([7_u8; 16]);
+            at.set(local.as_ptr().addr());
+            suspend.suspend();
+            std::hint::black_box(local);
+        }
+        /// Far below its caller.
+        #[inline(never)]
+        fn suspend_below(suspend: Suspend<'_>, at: &std::cell::Cell<usize>) {
+            let room = std::hint::black_box([0_u8; 16 << 10]);
+            suspend_here(suspend, at);
+            std::hint::black_box(room);
+        }
         let at = Rc::new(std::cell::Cell::new(0));
         let inside = Rc::clone(&at);
         let mut coroutine = Coroutine::new(0, move |suspend| {
-            let local = std::hint::black_box([7_u8; 16]);
-            inside.set(local.as_ptr().addr());
-            suspend.suspend();
-            std::hint::black_box(local);
+            suspend_here(suspend, &inside);
+            suspend_below(suspend, &inside);
         });
-        assert!(coroutine.resume());
-        let lines: Vec<_> = coroutine.frame_lines().collect();
-        let (first, last) = (lines[0], lines[FRAME_LINES - 1] + LINE_BYTES);
         // Unoptimized, frames are larger.
         let near = if cfg!(debug_assertions) { 1024 } else { 0 };
-        assert!((first - near..last + near).contains(&at.get()), "{lines:x?}, {:x}", at.get());
+        for _ in 0..2 {
+            assert!(coroutine.resume());
+            let lines: Vec<_> = coroutine.frame_lines().collect();
+            let (first, last) = (lines[0], lines[FRAME_LINES - 1] + LINE_BYTES);
+            assert!((first - near..last + near).contains(&at.get()), "{lines:x?}, {:x}", at.get());
+        }
         assert!(!coroutine.resume());
     }
 

@@ -7,6 +7,7 @@ use gannet_engine::{Abort, LockMode, Transaction};
 use crate::sql::{ADD_TO_CHECKING, id, one_row, sum, value};
 use crate::{Tables, cents, set_cents};
 
+#[inline(always)]
 pub(crate) fn run(tx: &mut Transaction<'_>, tables: Tables, a: u64, b: u64) -> Result<(), Abort> {
     let savings_a = tx.add_to_write_set(tables.savings, a, LockMode::Update);
     let checking_a = tx.add_to_write_set(tables.checking, a, LockMode::Update);

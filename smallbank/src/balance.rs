@@ -6,6 +6,7 @@ use gannet_engine::{Abort, Transaction};
 use crate::sql::sum;
 use crate::{Tables, cents};
 
+#[inline(always)]
 pub(crate) fn run(tx: &mut Transaction<'_>, tables: Tables, a: u64) -> Result<(), Abort> {
     let savings = tx.add_to_read_set(tables.savings, a);
     let checking = tx.add_to_read_set(tables.checking, a);

@@ -7,6 +7,7 @@ use gannet_engine::{Abort, LockMode, Transaction};
 use crate::sql::{ADD_TO_CHECKING, id, one_row, value};
 use crate::{DEPOSIT, Tables, cents, set_cents};
 
+#[inline(always)]
 pub(crate) fn run(tx: &mut Transaction<'_>, tables: Tables, a: u64) -> Result<(), Abort> {
     let checking = tx.add_to_write_set(tables.checking, a, LockMode::Update);
     tx.execute()?;

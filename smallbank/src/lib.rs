@@ -210,6 +210,7 @@ impl Workload for SmallBank {
         let tables = self.tables();
         let tx = coordinator.begin();
         let mut tally = None;
+        // Parts of this function: after a suspension the processor mispredicts each return.
         let outcome = match transaction {
             AMALGAMATE => amalgamate::run(tx, tables, a, b),
             BALANCE => balance::run(tx, tables, a),

@@ -7,6 +7,7 @@ use gannet_engine::{Abort, LockMode, Transaction};
 use crate::sql::{id, one_row, value};
 use crate::{SAVING, Tables, cents, set_cents};
 
+#[inline(always)]
 pub(crate) fn run(tx: &mut Transaction<'_>, tables: Tables, a: u64) -> Result<(), Abort> {
     let savings = tx.add_to_write_set(tables.savings, a, LockMode::Update);
     tx.execute()?;

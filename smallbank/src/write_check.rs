@@ -14,6 +14,7 @@ fn amount(sum: i64) -> (i64, usize) {
 }
 
 /// Returns the check's tally.
+#[inline(always)]
 pub(crate) fn run(tx: &mut Transaction<'_>, tables: Tables, a: u64) -> Result<usize, Abort> {
     let savings = tx.add_to_read_set(tables.savings, a);
     let checking = tx.add_to_write_set(tables.checking, a, LockMode::Update);

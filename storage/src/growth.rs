@@ -211,7 +211,7 @@ impl Table {
     pub(crate) fn present_address_of(&self, location: Location) -> BucketAddress {
         let partition = self.partition(location.partition).expect("the partition of an address");
         let main = partition.main_buckets().expect("a partition that is used stays");
-        // Whoever walks has mostly seen a split, so it is there.
+        // Mostly there already: whoever walks has seen a split.
         let growth = partition.growth_or_new(self.layout().buckets);
         let (mut number, mut born_at) = (location.root, 0);
         loop {

@@ -104,17 +104,18 @@ impl Partition {
     /// The main buckets if the partition is served.
     #[inline(always)]
     pub(crate) fn served_buckets(&self) -> Option<MainBuckets> {
-        // Relaxed: it publishes nothing. Who needs that no request of before is still running waits for all workers.
-        MainBuckets::of(self.served_word.load(Ordering::Relaxed))
+        // Acquire: pairs with the Release in has_grown() and serve_partition(): whoever sees that buckets were split sees which.
+        // Whoever needs that no request of before is still running waits for all workers.
+        MainBuckets::of(self.served_word.load(Ordering::Acquire))
     }
 
     /// Has those who look for a key ask which buckets were split.
     pub(crate) fn has_grown(&self) {
-        // Relaxed: whoever misses it finds a bucket of another level.
-        self.first_word.fetch_or(MainBuckets::GROWN, Ordering::Relaxed);
+        // Release: pairs with the Acquire in main_buckets() and served_buckets(). Whoever misses the bit finds a bucket of another level.
+        self.first_word.fetch_or(MainBuckets::GROWN, Ordering::Release);
         let grown = |word| (word != 0).then_some(word | MainBuckets::GROWN);
         // A partition that is not served stays so.
-        let _ = self.served_word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown);
+        let _ = self.served_word.fetch_update(Ordering::Release, Ordering::Relaxed, grown);
     }
 
     /// What only a heap table has.
@@ -155,9 +156,10 @@ impl Table {
     /// Has a partition that is held serve transactions. It has all rows.
     pub fn serve_partition(&self, partition: u16) {
         if let Some(partition) = self.partition(partition) {
-            // Relaxed: as in served_word(). Whoever asks this node for rows has heard of a later configuration than those who fill it.
-            let word = partition.first_word.load(Ordering::Relaxed);
-            partition.served_word.store(word, Ordering::Relaxed);
+            // Acquire and Release: as in has_grown(), whose bit is passed on. Whoever asks this node for rows has heard of a later
+            // configuration than those who fill it.
+            let word = partition.first_word.load(Ordering::Acquire);
+            partition.served_word.store(word, Ordering::Release);
         }
     }
 

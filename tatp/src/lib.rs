@@ -229,6 +229,7 @@ impl Workload for Tatp {
         let s_id = self.selection.draw(random);
         let tables = self.tables();
         let tx = coordinator.begin();
+        // Parts of this function: after a suspension the processor mispredicts each return.
         let outcome = match transaction {
             GET_SUBSCRIBER_DATA => get_subscriber_data::run(tx, tables, s_id),
             GET_NEW_DESTINATION => get_new_destination::run(tx, tables, s_id, random),

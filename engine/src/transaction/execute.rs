@@ -26,7 +26,10 @@ impl Transaction<'_> {
     #[inline(always)]
     pub fn execute(&mut self) -> Result<(), Abort> {
         let mut is_due = self.set.executed < self.set.rows.len() && self.is_open();
-        while is_due && (rule!(C1) || self.validate_between_rounds()) {
+        if !rule!(C1) {
+            is_due = is_due && self.validate_early();
+        }
+        while is_due {
             let reason = self.send_rows();
             self.round.suspend(reason);
             is_due = self.take_answers(reason);
@@ -43,9 +46,9 @@ impl Transaction<'_> {
         }
     }
 
-    /// Without rule C1, what was read is validated before each later round of requests. Whether it was valid.
+    /// Without rule C1, what was read is validated before later rows are locked. Whether it was valid.
     #[cold]
-    fn validate_between_rounds(&mut self) -> bool {
+    fn validate_early(&mut self) -> bool {
         let is_later_round = self.set.executed > 0;
         let validate = |it: &mut Self| it.group_buckets().and_then(|()| it.validate_groups(false));
         match if is_later_round { validate(self) } else { Ok(()) } {

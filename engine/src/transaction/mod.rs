@@ -225,6 +225,7 @@ impl<'s> Transaction<'s> {
         self.add(table, key, Some(mode))
     }
 
+    // One copy for all callers: the code of a transaction fills the processor's instruction cache.
     #[inline(never)]
     fn add(&mut self, table: TableId, key: u64, mode: Option<LockMode>) -> RowId {
         let row = self.set.next_row();
