@@ -54,6 +54,8 @@ thread_local! {
 pub(crate) trait LocalWorkers {
     /// Whether they are workers of the cluster that this belongs to.
     fn belong_to(&self, state: &Arc<ClusterState>) -> bool;
+    /// Whether a worker of the process is one of them.
+    fn drives(&self, worker: usize) -> bool;
     /// The number, among the workers of the process, of one of them, in this range if there is one: each in turn.
     fn next_worker(&self, wanted: &Range<usize>) -> usize;
     /// Has them work until `is_done`, or until there is nothing to do at once.
@@ -128,6 +130,10 @@ impl<P: Port> Hosted<P> {
 impl<P: Port> LocalWorkers for Hosted<P> {
     fn belong_to(&self, state: &Arc<ClusterState>) -> bool {
         Arc::ptr_eq(&self.state, state)
+    }
+
+    fn drives(&self, worker: usize) -> bool {
+        self.workers.contains(&worker)
     }
 
     fn next_worker(&self, wanted: &Range<usize>) -> usize {

@@ -100,7 +100,7 @@ pub use commit::{Settled, Stage};
 pub use completion::{Completion, Lost, block_on};
 pub use configuration::{ChangeError, Configuration, MemberEntry, Phase, TableEntry};
 pub use coordinator::Coordinator;
-pub use deferred::{Deferred, Page, Savepoint, Seen};
+pub use deferred::{Deferred, NewRows, Page, Savepoint, Seen};
 pub use fold::{FoldProgram, FoldPrograms, FoldRest, ReadFoldProgram};
 pub use hosted::{Driver, ThreadHost};
 pub use lease::LeaseLeft;

@@ -69,6 +69,26 @@ impl Cluster {
         self.spawn_within(if is_local { self.workers_of(node) } else { 0..self.workers() }, job)
     }
 
+    /// As [`Self::spawn_anywhere`], for a job beside which the caller has work of its own: on another of the cluster's threads than the
+    /// caller's, if there is one that has room.
+    ///
+    /// # Errors
+    /// As [`Self::spawn_anywhere`].
+    pub fn spawn_beside<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Coordinator<'_>) -> T + Send + 'static,
+    ) -> Result<Completion<T>, ClusterError> {
+        let (job, completion) = with_completion(job);
+        let local = hosted::local_workers(&self.state);
+        let is_local = |worker: &usize| local.as_ref().is_some_and(|local| local.drives(*worker));
+        // Relaxed: the order of turns does not matter.
+        let turn = self.next_worker.fetch_add(1, Ordering::Relaxed) % self.workers();
+        let in_turn = (turn..self.workers()).chain(0..turn);
+        let others = in_turn.clone().filter(|worker| !is_local(worker));
+        self.enqueue_at_first(others.chain(in_turn.filter(is_local)), job)?;
+        Ok(completion)
+    }
+
     /// Workers of this process.
     pub(crate) fn workers(&self) -> usize {
         self.members.len() * self.options.threads
@@ -117,9 +137,20 @@ impl Cluster {
             first = second;
         }
         let others = (0..wanted.start).chain(wanted.end..self.workers());
-        for worker in (first..wanted.end).chain(wanted.start..first).chain(others) {
+        let in_order = (first..wanted.end).chain(wanted.start..first).chain(others);
+        self.enqueue_at_first(in_order, job)?;
+        Ok(completion)
+    }
+
+    /// Gives a job to the first of some workers that has room.
+    fn enqueue_at_first(
+        &self,
+        workers: impl Iterator<Item = usize>,
+        mut job: Job,
+    ) -> Result<(), ClusterError> {
+        for worker in workers {
             match self.enqueue(worker, job) {
-                Ok(()) => return Ok(completion),
+                Ok(()) => return Ok(()),
                 Err(refused) => job = refused,
             }
         }

@@ -14,11 +14,11 @@
 //!
 //! *Invariants*: the first leaf starts at the empty key and is never removed; while the node has the table, the number never falls.
 
+mod directory;
 mod keys;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use gannet_rules::rule;
 use parking_lot::{Mutex, RwLock};
 
+use crate::ordered_index::directory::Place;
 use crate::ordered_index::keys::{Keys, give_back, reserve};
 use crate::owner::Owner;
 use crate::validate::Validation;
@@ -99,28 +100,7 @@ impl Leaf {
 }
 
 /// Leaves by their first keys.
-type Directory<'k> = BTreeMap<FirstKey<'k>, Mutex<Leaf>>;
-
-/// The first key of a leaf. Most comparisons need its first bytes alone, which lie in the directory's node.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct FirstKey<'k> {
-    /// As a number, filled up with zeros: an order of numbers that differ is that of the keys.
-    first_bytes: u64,
-    key: Cow<'k, [u8]>,
-}
-
-impl<'k> FirstKey<'k> {
-    fn new(key: &'k [u8]) -> Self {
-        let mut first_bytes = [0; 8];
-        let count = key.len().min(first_bytes.len());
-        first_bytes[..count].copy_from_slice(&key[..count]);
-        Self { first_bytes: u64::from_be_bytes(first_bytes), key: Cow::Borrowed(key) }
-    }
-
-    fn into_owned(self) -> FirstKey<'static> {
-        FirstKey { first_bytes: self.first_bytes, key: Cow::Owned(self.key.into_owned()) }
-    }
-}
+type Directory = directory::Directory<Mutex<Leaf>>;
 
 /// The order of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +124,7 @@ pub struct Counted {
 
 /// See the module's text.
 pub(crate) struct OrderedIndex {
-    directory: RwLock<Directory<'static>>,
+    directory: RwLock<Directory>,
     /// Keys that transactions are about to remove, whose buckets these hold.
     leaving: Mutex<BTreeMap<Box<[u8]>, Owner>>,
     /// Of the last change. A scan takes it before it looks at leaves, and a change raises it under the lock of its leaf: so a change that
@@ -174,11 +154,10 @@ impl OrderedIndex {
     pub(crate) fn forget_leaves(&self, count: usize) -> bool {
         let mut directory = self.directory.write();
         for _ in 0..count {
-            if directory.pop_last().is_none() {
-                break;
-            }
+            let Some(last) = directory.last() else { break };
+            directory.remove(last);
         }
-        !directory.is_empty()
+        directory.last().is_some()
     }
 
     /// The number of the last change. A scan that begins now is valid as long as [`Self::validate`] says so of that number.
@@ -375,10 +354,11 @@ impl OrderedIndex {
         mut visit: impl FnMut(&[u8]),
     ) -> Option<Bound<Box<[u8]>>> {
         let directory = self.directory.read();
-        let (first_key, leaf) = match direction {
-            Direction::Ascending => leaf_at(&directory, from_key(from)),
-            Direction::Descending => leaf_before(&directory, to),
+        let place = match direction {
+            Direction::Ascending => place_of(&directory, from_key(from)),
+            Direction::Descending => place_before(&directory, to),
         };
+        let (first_key, leaf) = directory.get(place);
         let leaf = leaf.lock();
         let places = leaf.keys.range((from, to)).filter(|at| leaf.since[*at] != Since(reader.0));
         let mut key = Vec::new();
@@ -392,27 +372,25 @@ impl OrderedIndex {
         }
         match direction {
             Direction::Ascending => {
-                let after = (Bound::Excluded(FirstKey::new(first_key)), Bound::Unbounded);
-                let next = directory.range(after).next();
-                next.filter(|(first, _)| !is_after(&first.key, to))
-                    .map(|(first, _)| Bound::Included(first.key.as_ref().into()))
+                let next = directory.next(place).map(|next| directory.get(next).0);
+                next.filter(|first| !is_after(first, to)).map(|first| Bound::Included(first.into()))
             }
             Direction::Descending => (!first_key.is_empty() && !is_before_or_at(first_key, from))
                 .then(|| Bound::Excluded(first_key.into())),
         }
     }
 
-    /// Keys, and the bytes that they take: those of the leaves, and the directory's, but for what its nodes leave free.
+    /// Keys, and the bytes that they take: those of the leaves, and the directory's, but for what its blocks leave free.
     pub(crate) fn memory(&self) -> (usize, usize) {
         let of_leaf = |(first, leaf): (&[u8], &Mutex<Leaf>)| {
-            let in_directory = size_of::<(FirstKey<'_>, Mutex<Leaf>)>() + first.len();
+            let in_directory = Directory::ENTRY_BYTES + first.len();
             let leaf = leaf.lock();
             let marks = leaf.since.capacity() * size_of::<Since>();
             (leaf.keys.len(), in_directory + leaf.keys.memory_bytes() + marks)
         };
         let sum = |sum: (usize, usize), leaf: (usize, usize)| (sum.0 + leaf.0, sum.1 + leaf.1);
         let directory = self.directory.read();
-        directory.iter().map(|(first, leaf)| of_leaf((&first.key, leaf))).fold((0, 0), sum)
+        directory.iter().map(of_leaf).fold((0, 0), sum)
     }
 
     /// Every key, and the transaction that it is pending for.
@@ -424,7 +402,7 @@ impl OrderedIndex {
             let since = leaf.since.iter().enumerate();
             since.map(|(at, since)| (leaf.keys.boxed(at), pending(*since))).collect::<Vec<_>>()
         };
-        directory.values().flat_map(of_leaf).collect()
+        directory.iter().flat_map(|(_, leaf)| of_leaf(leaf)).collect()
     }
 }
 
@@ -453,47 +431,43 @@ fn is_after(key: &[u8], to: Bound<&[u8]>) -> bool {
 }
 
 /// A directory of a single leaf without keys.
-fn without_keys() -> Directory<'static> {
-    BTreeMap::from([(FirstKey::new(&[]), Mutex::default())])
+fn without_keys() -> Directory {
+    Directory::new(Mutex::default())
 }
 
-/// The leaf that `key` belongs to, and the first key that does.
-fn leaf_at<'d>(directory: &'d Directory<'d>, key: &'d [u8]) -> (&'d [u8], &'d Mutex<Leaf>) {
-    let last = directory.range((Bound::Unbounded, Bound::Included(FirstKey::new(key)))).next_back();
-    let (first, leaf) = last.expect("the first leaf starts at the empty key");
-    (&first.key, leaf)
+/// Where the leaf is that `key` belongs to.
+#[inline]
+fn place_of(directory: &Directory, key: &[u8]) -> Place {
+    directory.up_to(key).expect("the first leaf starts at the empty key")
+}
+
+#[inline]
+fn leaf_of<'d>(directory: &'d Directory, key: &[u8]) -> &'d Mutex<Leaf> {
+    directory.get(place_of(directory, key)).1
 }
 
 /// The leaf at which a scan from `from` starts, and those behind it, with their first keys.
 fn leaves_from<'d>(
-    directory: &'d Directory<'d>,
-    from: Bound<&'d [u8]>,
+    directory: &'d Directory,
+    from: Bound<&[u8]>,
 ) -> impl Iterator<Item = (&'d [u8], &'d Mutex<Leaf>)> {
-    let first = FirstKey::new(leaf_at(directory, from_key(from)).0);
-    let leaves = directory.range((Bound::Included(first), Bound::Unbounded));
-    leaves.map(|(first, leaf)| (first.key.as_ref(), leaf))
+    directory.from(Some(place_of(directory, from_key(from))))
 }
 
-fn leaf_of<'d>(directory: &'d Directory<'d>, key: &'d [u8]) -> &'d Mutex<Leaf> {
-    leaf_at(directory, key).1
-}
-
-/// The last leaf with keys that are not beyond `to`.
-fn leaf_before<'d>(
-    directory: &'d Directory<'d>,
-    to: Bound<&'d [u8]>,
-) -> (&'d [u8], &'d Mutex<Leaf>) {
-    let last = match to {
+/// Where the last leaf is with keys that are not beyond `to`.
+fn place_before(directory: &Directory, to: Bound<&[u8]>) -> Place {
+    let place = match to {
         // Keys below the empty key: there are none, but the first leaf would have them.
-        Bound::Excluded([]) => directory.iter().next(),
-        to => directory.range((Bound::Unbounded, to.map(FirstKey::new))).next_back(),
+        Bound::Excluded([]) => directory.up_to(&[]),
+        Bound::Excluded(key) => directory.before(key),
+        Bound::Included(key) => directory.up_to(key),
+        Bound::Unbounded => directory.last(),
     };
-    let (first, leaf) = last.expect("the first leaf starts at the empty key");
-    (&first.key, leaf)
+    place.expect("the first leaf starts at the empty key")
 }
 
 /// Splits the leaf of `key`, unless another thread has.
-fn split(directory: &mut Directory<'static>, key: &[u8]) {
+fn split(directory: &mut Directory, key: &[u8]) {
     let mut leaf = leaf_of(directory, key).lock();
     let count = leaf.keys.len();
     if count <= LEAF_KEYS_MAX {
@@ -503,19 +477,19 @@ fn split(directory: &mut Directory<'static>, key: &[u8]) {
     let grows_at_end = leaf.keys.is(count - 1, key);
     let upper = leaf.split_off(if grows_at_end { count - 1 } else { count / 2 });
     drop(leaf);
-    let first = FirstKey::new(&upper.keys.boxed(0)).into_owned();
-    directory.insert(first, Mutex::new(upper));
+    directory.insert(upper.keys.boxed(0), Mutex::new(upper));
 }
 
 /// Removes the leaf that `key` belonged to, if it is empty and not the first. The leaf before has its keys, and its marks, from then on.
-fn remove_empty(directory: &mut Directory<'static>, key: &[u8]) {
-    let (first_key, leaf) = leaf_at(directory, key);
+fn remove_empty(directory: &mut Directory, key: &[u8]) {
+    let place = place_of(directory, key);
+    let (first_key, leaf) = directory.get(place);
     if first_key.is_empty() || !leaf.lock().since.is_empty() {
         return;
     }
-    let first = FirstKey::new(first_key).into_owned();
-    let gone = directory.remove(&first).expect("it was found").into_inner();
-    let mut before = leaf_of(directory, &first.key).lock();
+    let gone = directory.remove(place).into_inner();
+    // The leaf that `key` belongs to now.
+    let mut before = leaf_of(directory, key).lock();
     if rule!(MARKS_OF_LEAVES) {
         before.changed = before.changed.max(gone.changed);
         before.removed = before.removed.max(gone.removed);

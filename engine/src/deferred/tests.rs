@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use gannet_storage::Direction;
 
-use super::{ATTEMPTS_MAX, Deferred, repeated};
+use super::{ATTEMPTS_MAX, Deferred, NewRows, repeated};
 use crate::cancellation::CancellationToken;
 use crate::cluster::{Cluster, ClusterOptions, WorkerId};
 use crate::configuration::{Change, ChangeError};
 use crate::coordinator::Coordinator;
 use crate::lease::{ENDLESS, LeaseTerms};
-use crate::outcome::{Abort, Conflict};
+use crate::outcome::{Abort, Conflict, Misuse, RowProblem};
 use crate::table_id::TableId;
 use crate::transaction::{Change as RowChange, KeyRange};
 
@@ -88,6 +88,38 @@ fn delete(cluster: &Cluster, table: TableId, key: &'static str) {
         deferred.commit(coordinator)
     };
     cluster.spawn_anywhere(write).unwrap().wait().unwrap().unwrap();
+}
+
+#[test]
+fn rows_are_added_with_what_the_transaction_has_written_or_not_at_all() {
+    let (cluster, table) = one_partition(3);
+    insert(&cluster, table, "there");
+    let commit = |written: &'static str, keys: &'static [&'static str]| {
+        let job = move |coordinator: &mut Coordinator<'_>| {
+            let mut deferred = Deferred::new();
+            deferred.insert(table, written.into(), b"written".to_vec());
+            let rows: Vec<(&[u8], &[u8])> =
+                keys.iter().map(|key| (key.as_bytes(), &b"added"[..])).collect();
+            deferred.commit_and_add(coordinator, NewRows { table, rows: &rows })
+        };
+        cluster.spawn_anywhere(job).unwrap().wait().unwrap()
+    };
+    assert_eq!(commit("a", &["b", "there"]), Err(Conflict::Changed.into()));
+    for keys in [&["b", "c", "b"][..], &["a", "b"]] {
+        let refused = commit("a", keys);
+        let is_twice = |abort: &Abort| {
+            matches!(abort, Abort::Misuse(Misuse::Row { problem: RowProblem::AddedTwice, .. }))
+        };
+        assert!(refused.as_ref().is_err_and(is_twice), "{refused:?}");
+    }
+    assert_eq!(commit("a", &["c", "b"]), Ok(()));
+    let read = move |coordinator: &mut Coordinator<'_>| {
+        let keys = ["a", "b", "c"].map(|key| key.as_bytes().to_vec());
+        Deferred::new().get_many(coordinator, table, &keys)
+    };
+    let found = cluster.spawn_anywhere(read).unwrap().wait().unwrap().unwrap();
+    let expected = [&b"written"[..], b"added", b"added"].map(|value| Some(value.to_vec()));
+    assert_eq!(found, expected);
 }
 
 /// Scans a table at its primary, which hands it over. Another transaction adds two rows. How the first one ends.

@@ -6,21 +6,32 @@
 
 use super::connection::Connection;
 use super::interruption::Interruption;
-use super::message::{ClientMessage, violation};
+use super::message::{ClientMessage, take_copy_data, violation};
 use super::replies::Replies;
 use super::rows::Rows;
 use gannet_frontend::wire::{Row, copy_line};
 use gannet_frontend::{Column, CopyOptions, SqlError};
 
+/// Data of COPY that is given to the session at a time, if so much has come: some clients send a message for each row.
+const TOGETHER_BYTES: usize = 64 << 10;
+
 impl Connection {
     /// Takes the client's data, up to CopyDone or CopyFail.
     pub(super) async fn copy_in(&mut self, columns: usize) -> Result<(), Interruption> {
         self.stream.replies.copy_in_response(columns)?;
+        let mut data = Vec::new();
         let abandoned = loop {
             match self.next_message().await {
-                Ok(ClientMessage::CopyData(chunk)) => {
+                Ok(ClientMessage::CopyData(first)) => {
+                    let mut chunk = &first[..];
+                    if chunk.len() < TOGETHER_BYTES {
+                        data.clear();
+                        data.extend_from_slice(chunk);
+                        take_copy_data(&mut self.stream.input, &mut data, TOGETHER_BYTES);
+                        chunk = &data;
+                    }
                     // After an error the session has ended the COPY; the remaining messages are skipped.
-                    self.limits.run(&self.stream, self.session.copy_in(&chunk)).await?;
+                    self.limits.run(&self.stream, self.session.copy_in(chunk)).await?;
                 }
                 Ok(ClientMessage::CopyDone) => break None,
                 Ok(ClientMessage::CopyFail(message)) => break Some(message),

@@ -168,6 +168,19 @@ pub(super) fn take_message(buffer: &mut BytesMut) -> Result<Option<ClientMessage
     Ok(Some(message))
 }
 
+/// Takes the data of COPY out of the next messages that have come whole, and appends them to `data` while that has less than so many bytes.
+pub(super) fn take_copy_data(buffer: &mut BytesMut, data: &mut Vec<u8>, bytes_max: usize) {
+    while data.len() < bytes_max
+        && let Some((b"d", rest)) = buffer.split_first_chunk()
+        && let Some((length, rest)) = rest.split_first_chunk()
+        && let Some(bytes) = (u32::from_be_bytes(*length) as usize).checked_sub(length.len())
+        && let Some(body) = rest.get(..bytes)
+    {
+        data.extend_from_slice(body);
+        buffer.advance(1 + length.len() + bytes);
+    }
+}
+
 fn length_max(kind: u8) -> Result<usize, SqlError> {
     match kind {
         b'Q' | b'P' | b'B' | b'd' => Ok(LONG_MESSAGE_BYTES_MAX),
@@ -311,6 +324,29 @@ mod tests {
         let query = ClientMessage::Query("SELECT 1".to_owned());
         assert_eq!(take_message(&mut buffer), Ok(Some(query)));
         assert_eq!(buffer.len(), 7);
+    }
+
+    #[test]
+    fn data_of_copy_is_taken_out_of_whole_messages_up_to_another_one() {
+        let messages = [frame(b'd', b"1\n2"), frame(b'd', b""), frame(b'd', b"\n3\n")].concat();
+        let rest = frame(b'c', b"");
+        let all = [&messages[..], &rest[..]].concat();
+        for length in 0..=all.len() {
+            let (mut buffer, mut data) = (BytesMut::from(&all[..length]), b"0\n".to_vec());
+            take_copy_data(&mut buffer, &mut data, 100);
+            let expected = match length {
+                0..8 => &b"0\n"[..],
+                8..21 => b"0\n1\n2",
+                _ => b"0\n1\n2\n3\n",
+            };
+            assert_eq!(data, expected, "{length}");
+        }
+        let (mut buffer, mut data) = (BytesMut::from(&all[..]), Vec::new());
+        take_copy_data(&mut buffer, &mut data, 3);
+        assert_eq!((&data[..], buffer.len()), (&b"1\n2"[..], all.len() - 8));
+        let mut malformed = BytesMut::from(&b"d\0\0\0\x03abc"[..]);
+        take_copy_data(&mut malformed, &mut data, 100);
+        assert_eq!(malformed.len(), 8, "the next look at the message tells");
     }
 
     #[test]

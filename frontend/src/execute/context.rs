@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use gannet_engine::{
-    Coordinator, Deferred, Direction, HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, KeyRange, Page, TableId,
-    TableKey,
+    Abort, Conflict, Coordinator, Deferred, Direction, HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX,
+    KeyRange, NewRows, Page, TableId, TableKey,
 };
 
 use crate::aside::Pending;
@@ -302,7 +302,7 @@ impl<'c, 's> Context<'c, 's> {
 
     /// Sets a key that was read before.
     pub(crate) fn put(&mut self, key: TableKey, value: Vec<u8>) -> Result<(), Failure> {
-        Self::check_sizes(&key, &value)?;
+        Self::check_sizes(&key.key, &value)?;
         self.transaction.deferred.put(key.table, key.key, value);
         self.check_written()
     }
@@ -315,16 +315,31 @@ impl<'c, 's> Context<'c, 's> {
     /// Adds a key that was not read, unless the transaction has written it before, and tells whether it was added. Commit
     /// fails if the key exists, and the statement runs again.
     pub(crate) fn insert(&mut self, key: TableKey, value: Vec<u8>) -> Result<bool, Failure> {
-        Self::check_sizes(&key, &value)?;
+        Self::check_sizes(&key.key, &value)?;
         self.resources.touched.add(key.table);
         let is_new = self.transaction.deferred.insert(key.table, key.key, value);
         self.check_written()?;
         Ok(is_new)
     }
 
-    fn check_sizes(key: &TableKey, value: &[u8]) -> Result<(), Failure> {
+    /// Commits the transaction, and adds rows that it has not read or written. A conflict if one exists, or two have one key.
+    pub(super) fn commit_and_add(&mut self, new: NewRows<'_>) -> Result<(), Failure> {
+        self.check_cancel()?;
+        new.rows.iter().try_for_each(|(key, value)| Self::check_sizes(key, value))?;
+        if !new.rows.is_sorted_by(|before, next| before.0 < next.0) {
+            let mut keys: Vec<&[u8]> = new.rows.iter().map(|(key, _)| *key).collect();
+            keys.sort_unstable();
+            if !keys.is_sorted_by(|before, next| before < next) {
+                return Err(Abort::from(Conflict::Changed).into());
+            }
+        }
+        self.resources.touched.add(new.table);
+        Ok(self.transaction.deferred.commit_and_add(self.coordinator, new)?)
+    }
+
+    fn check_sizes(key: &[u8], value: &[u8]) -> Result<(), Failure> {
         for (what, bytes, max) in [
-            ("primary key or index entry", key.key.len(), KEY_BYTES_MAX),
+            ("primary key or index entry", key.len(), KEY_BYTES_MAX),
             ("row", value.len(), HEAP_VALUE_BYTES_MAX),
         ] {
             if bytes > max {

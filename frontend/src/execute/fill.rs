@@ -16,20 +16,19 @@
 //!
 //! *Not here*: what is declared before, and what follows (`online`); builds inside BEGIN (`build`).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gannet_engine::{Coordinator, Direction, KeyRange, TableKey};
+use gannet_engine::{Coordinator, Direction, KeyRange, NewRows, TableKey};
 
 use crate::catalog::{Catalog, Index, Table, table_key};
-use crate::encoding::row::{Wanted, decode, encode};
+use crate::encoding::row::{Wanted, decode, decode_into};
 use crate::error::{Failure, SqlError};
 use crate::execute::build::{KeyedRows, add_entries, add_rows, new_primary};
 use crate::execute::changes::{Build, changed_meanwhile};
 use crate::execute::scan::whole;
 use crate::execute::sharing::{Sharing, Work};
 use crate::execute::transaction::alone;
-use crate::execute::write::insert_keys;
 use crate::execute::{Context, Resources, Row, Transaction};
 use crate::memory::{Budget, Charge};
 
@@ -65,7 +64,9 @@ impl Placed {
 /// Rows whose future keys lie in one partition.
 #[derive(Default)]
 struct Share {
-    rows: VecDeque<Placed>,
+    rows: Vec<Placed>,
+    /// How many of them are written.
+    written: usize,
     is_sorted: bool,
     charge: Charge,
 }
@@ -73,19 +74,20 @@ struct Share {
 impl Share {
     fn add(&mut self, row: Placed, budget: &Arc<Budget>) -> Result<(), SqlError> {
         self.charge.add(budget, row.memory_bytes())?;
-        self.rows.push_back(row);
+        self.rows.push(row);
         Ok(())
     }
 
-    /// How many of its rows make a page of at most so many.
-    fn page(&self, rows_max: usize) -> usize {
+    /// The next page, of at most so many rows.
+    fn page(&self, rows_max: usize) -> &[Placed] {
+        let left = &self.rows[self.written..];
         let mut bytes = 0;
-        let fit = self.rows.iter().take(rows_max).take_while(|row| {
+        let fit = left.iter().take(rows_max).take_while(|row| {
             let is_short = bytes < PAGE_BYTES;
             bytes += row.row_bytes;
             is_short
         });
-        fit.count()
+        &left[..fit.count()]
     }
 }
 
@@ -171,7 +173,7 @@ impl Work for Filling {
     type Share = Share;
 
     fn is_done(share: &Share) -> bool {
-        share.rows.is_empty()
+        share.written == share.rows.len()
     }
 
     fn begin(&self) -> Transaction {
@@ -185,15 +187,15 @@ impl Work for Filling {
         resources: &Resources,
     ) -> Result<(), Failure> {
         if !std::mem::replace(&mut share.is_sorted, true) {
-            share.rows.make_contiguous().sort_unstable();
+            share.rows.sort_unstable();
         }
         let begin = |_| self.begin();
         let written = alone(coordinator, resources, begin, |context| {
-            let rows = share.page(page_rows(context));
-            write_page(&self.build, self.table()?, &share.rows.as_slices().0[..rows], context)?;
-            Ok(rows)
+            let page = share.page(page_rows(context));
+            write_page(&self.build, self.table()?, page, context)?;
+            Ok(page.len())
         })?;
-        share.rows.drain(..written);
+        share.written += written;
         Ok(())
     }
 }
@@ -215,11 +217,13 @@ pub(super) fn read_page(
     let (target, missing) = (Target::of(build, table)?, table.missing_values()?);
     let page = context.scan(table.rows(), range, Direction::Ascending, rows_max)?;
     let configuration = context.resources.database.cluster.configuration();
+    let wanted = target.columns(table);
+    let mut row = Vec::new();
     let placed = |(primary, bytes): (&[u8], &[u8])| {
-        let row = decode(bytes, &Wanted::All, &missing)?;
+        decode_into(bytes, &wanted, &missing, &mut row)?;
         let (key, source) = match &target {
             Target::Index(index) => (index.entry(&row, primary).0.key, primary.to_vec()),
-            Target::Rebuilt(rebuilt) => (new_primary(rebuilt, &row)?, encode(&row)),
+            Target::Rebuilt(rebuilt) => (new_primary(rebuilt, &row)?, bytes.to_vec()),
         };
         let partition = configuration.partition_of_row(&key);
         Ok(Placed { partition, key, source, row_bytes: bytes.len() })
@@ -251,8 +255,8 @@ pub(super) fn write_page(
         }
         // The second attempt tells duplicates.
         Target::Rebuilt(rebuilt) if context.attempt == 1 && rebuilt.indexes.is_empty() => {
-            let keys = page.iter().map(|row| (rebuilt.row_key(&row.key), row.source.clone()));
-            insert_keys(keys, context)
+            let rows: Vec<_> = page.iter().map(|row| (&row.key[..], &row.source[..])).collect();
+            context.commit_and_add(NewRows { table: rebuilt.rows(), rows: &rows })
         }
         Target::Rebuilt(rebuilt) => {
             let missing = rebuilt.missing_values()?;
@@ -279,6 +283,15 @@ impl<'t> Target<'t> {
                 found.map(Self::Index).ok_or_else(changed_meanwhile)
             }
         }
+    }
+
+    /// The columns of a row that its future key is made of.
+    fn columns(&self, table: &Table) -> Wanted {
+        let columns = match self {
+            Self::Index(index) => &index.columns,
+            Self::Rebuilt(rebuilt) => rebuilt.primary_columns(),
+        };
+        Wanted::Some((0..table.columns.len()).map(|column| columns.contains(&column)).collect())
     }
 }
 

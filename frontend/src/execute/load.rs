@@ -14,16 +14,19 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
-use gannet_engine::Coordinator;
+use gannet_engine::{Coordinator, NewRows};
+use tokio::sync::mpsc::Receiver;
+use tokio::sync::mpsc::error::TryRecvError;
 
 use crate::catalog::Catalog;
 use crate::encoding::row::{Wanted, decode, encode};
 use crate::error::{Failure, SqlError};
 use crate::execute::operator::{Begun, Operator};
-use crate::execute::sharing::{Sharing, Work};
+use crate::execute::sharing::{Ended, Sharing, Work};
 use crate::execute::transaction::alone;
-use crate::execute::write::{Entry, insert_batch, insert_keys, insert_unread, new_row};
+use crate::execute::write::{Entry, insert_batch, insert_unread, new_row};
 use crate::execute::{BATCH_ROWS, Context, Resources, Row, Transaction};
 use crate::memory::Charge;
 use crate::plan::Insert;
@@ -36,23 +39,58 @@ pub(crate) const CHUNK_BYTES: usize = 1 << 20;
 const CHUNK_PART: usize = 8;
 /// Rows whose values are computed before their bytes are counted.
 const PART_ROWS: usize = 64;
+/// How long a load waits for a client's next rows before it looks again.
+const FEED_LOOK: Duration = Duration::from_micros(100);
+/// How long it waits for them, at least, before it ends.
+const IDLE_MAX: Duration = Duration::from_millis(5);
 /// Shares of a chunk for each worker.
 const SHARES_PER_WORKER: usize = 4;
 
-/// Inserts rows that a client has sent, which are charged if they have waited.
+/// Batches of a client's rows, and the charges of those that have waited, on their way to a load.
+pub(crate) type Feed = Receiver<(VecDeque<Row>, Charge)>;
+
+/// Inserts the rows of a client as they come, until their sender is dropped. If none comes for a while, the load ends, and the sender learns
+/// that: so the sessions of slow clients keep no coroutines.
 ///
 /// # Errors
 /// Those of the rows. Some may have been inserted then.
-pub(crate) fn load_rows(
+pub(crate) fn load_fed(
     insert: &Arc<Insert>,
-    (rows, charge): (VecDeque<Row>, Charge),
+    mut feed: Feed,
     coordinator: &mut Coordinator<'_>,
     resources: &Resources,
 ) -> Result<(), Failure> {
     let mut transaction = Transaction::part_of(Arc::clone(&resources.facts.catalog));
-    let mut context = Context::new(coordinator, &mut transaction, resources);
-    load(insert, &mut Begun::all(rows, charge), &mut context)?;
-    Ok(())
+    let context = &mut Context::new(coordinator, &mut transaction, resources);
+    let mut load = Load::new(insert, context);
+    let mut idle = Duration::ZERO;
+    loop {
+        if load.may_add() {
+            match feed.try_recv() {
+                Ok((rows, charge)) => {
+                    if let Err(failure) = load.add_all(&mut Begun::all(rows, charge), context) {
+                        // An error of rows before comes first.
+                        load.end(context)?;
+                        return Err(failure);
+                    }
+                    idle = Duration::ZERO;
+                    continue;
+                }
+                Err(TryRecvError::Disconnected) => break,
+                Err(TryRecvError::Empty) => {}
+            }
+        }
+        if !load.sharing.go_on(context.coordinator, context.resources)? {
+            if idle >= IDLE_MAX {
+                // What was sent before is still taken: `Disconnected` follows the last batch.
+                feed.close();
+            }
+            context.check_cancel()?;
+            context.wait(FEED_LOOK);
+            idle += FEED_LOOK;
+        }
+    }
+    load.end(context).map(|_| ())
 }
 
 /// Inserts the rows of a source, and returns their number. The source is read meanwhile, as a part of the statement's transaction.
@@ -65,41 +103,70 @@ pub(super) fn load(
     context: &mut Context<'_, '_>,
 ) -> Result<u64, Failure> {
     context.transaction.has_loaded = true;
-    let catalog = Arc::clone(&context.resources.facts.catalog);
-    let loading = Loading { insert: Arc::clone(insert), catalog };
-    let sharing = Sharing::new(loading, context.resources);
-    let _ended = sharing.ended();
-    let (mut count, mut chunk) = (0, Chunk::default());
-    while let Some(rows) = source.next(context)? {
-        count += rows.len() as u64;
-        for part in rows.chunks(PART_ROWS) {
-            chunk.add(insert, part, context)?;
-            let bytes_max = CHUNK_BYTES.min(context.budget().share(0) / CHUNK_PART);
-            if chunk.rows >= CHUNK_ROWS || chunk.bytes >= bytes_max {
-                give_out(&sharing, std::mem::take(&mut chunk), context)?;
-            }
-        }
-    }
-    give_out(&sharing, chunk, context)?;
-    while sharing.go_on(context.coordinator, context.resources)? {}
-    Ok(count)
+    let mut load = Load::new(insert, context);
+    load.add_all(source, context)?;
+    load.end(context)
 }
 
-/// Gives the shares of a chunk to the workers, as soon as they have done most of those before.
-fn give_out(
-    sharing: &Arc<Sharing<Loading>>,
+/// A load in progress.
+struct Load {
+    sharing: Arc<Sharing<Loading>>,
+    _ended: Ended<Loading>,
     chunk: Chunk,
-    context: &mut Context<'_, '_>,
-) -> Result<(), Failure> {
-    // Of a table with indexes there is one share at a time, whose worker competes with nobody.
-    let may_add = || match sharing.work.insert.rules.table.indexes.is_empty() {
-        true => sharing.is_short(),
-        false => sharing.is_idle(),
-    };
-    while !may_add() && sharing.go_on(context.coordinator, context.resources)? {}
-    sharing.add(chunk.shares.into_iter().filter(|share| !share.rows.is_empty()));
-    sharing.start_helpers(context.coordinator, context.resources);
-    Ok(())
+    count: u64,
+}
+
+impl Load {
+    fn new(insert: &Arc<Insert>, context: &Context<'_, '_>) -> Self {
+        let catalog = Arc::clone(&context.resources.facts.catalog);
+        let loading = Loading { insert: Arc::clone(insert), catalog };
+        let sharing = Sharing::new(loading, context.resources);
+        Self { _ended: sharing.ended(), sharing, chunk: Chunk::default(), count: 0 }
+    }
+
+    /// Adds the rows of a source, and gives chunks of them to the workers.
+    fn add_all(
+        &mut self,
+        source: &mut dyn Operator,
+        context: &mut Context<'_, '_>,
+    ) -> Result<(), Failure> {
+        while let Some(rows) = source.next(context)? {
+            self.count += rows.len() as u64;
+            for part in rows.chunks(PART_ROWS) {
+                self.chunk.add(&self.sharing.work.insert, part, context)?;
+                let bytes_max = CHUNK_BYTES.min(context.budget().share(0) / CHUNK_PART);
+                if self.chunk.rows >= CHUNK_ROWS || self.chunk.bytes >= bytes_max {
+                    self.give_out(context)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the workers have done most of the shares before. Of a table with indexes there is one share at a time, whose worker competes
+    /// with nobody.
+    fn may_add(&self) -> bool {
+        match self.sharing.work.insert.rules.table.indexes.is_empty() {
+            true => self.sharing.is_short(),
+            false => self.sharing.is_idle(),
+        }
+    }
+
+    /// Gives the shares of the chunk to the workers, as soon as they may get further ones.
+    fn give_out(&mut self, context: &mut Context<'_, '_>) -> Result<(), Failure> {
+        while !self.may_add() && self.sharing.go_on(context.coordinator, context.resources)? {}
+        let shares = std::mem::take(&mut self.chunk).shares.into_iter();
+        self.sharing.add(shares.filter(|share| !Loading::is_done(share)));
+        self.sharing.start_helpers(context.coordinator, context.resources);
+        Ok(())
+    }
+
+    /// Inserts what is left; the number of all rows.
+    fn end(mut self, context: &mut Context<'_, '_>) -> Result<u64, Failure> {
+        self.give_out(context)?;
+        while self.sharing.go_on(context.coordinator, context.resources)? {}
+        Ok(self.count)
+    }
 }
 
 /// Rows of a chunk, by partition.
@@ -114,7 +181,9 @@ struct Chunk {
 #[derive(Default)]
 struct Share {
     /// Keys and values.
-    rows: VecDeque<(Vec<u8>, Vec<u8>)>,
+    rows: Vec<(Vec<u8>, Vec<u8>)>,
+    /// How many of them are inserted.
+    inserted: usize,
     charge: Charge,
 }
 
@@ -144,7 +213,7 @@ impl Chunk {
             let row = (primary, encode(&row));
             let bytes = size_of_val(&row) + row.0.len() + row.1.len();
             share.charge.add(context.budget(), bytes)?;
-            share.rows.push_back(row);
+            share.rows.push(row);
             self.bytes += bytes;
         }
         self.rows += rows.len();
@@ -160,22 +229,22 @@ struct Loading {
 
 impl Loading {
     /// Inserts stored rows. The second attempt tells duplicates.
-    fn insert<'r>(
+    fn insert(
         &self,
-        rows: impl Iterator<Item = &'r (Vec<u8>, Vec<u8>)>,
+        rows: &[(Vec<u8>, Vec<u8>)],
         context: &mut Context<'_, '_>,
     ) -> Result<(), Failure> {
         let table = &*self.insert.rules.table;
         if context.attempt == 1 && table.indexes.is_empty() {
             context.check_version()?;
-            let keys = rows.map(|(primary, value)| (table.row_key(primary), value.clone()));
-            return insert_keys(keys, context);
+            let rows: Vec<_> = rows.iter().map(|(key, value)| (&key[..], &value[..])).collect();
+            return context.commit_and_add(NewRows { table: table.rows(), rows: &rows });
         }
         let missing = table.missing_values()?;
         let entry = |(primary, value): &(Vec<u8>, Vec<u8>)| {
             Ok(Entry::new(table, decode(value, &Wanted::All, &missing)?, primary.clone()))
         };
-        let entries = rows.map(entry).collect::<Result<Vec<_>, SqlError>>()?;
+        let entries = rows.iter().map(entry).collect::<Result<Vec<_>, SqlError>>()?;
         match context.attempt {
             1 => insert_unread(entries, context)?,
             _ => insert_batch(&self.insert, entries, &mut BTreeSet::new(), context)?,
@@ -188,7 +257,7 @@ impl Work for Loading {
     type Share = Share;
 
     fn is_done(share: &Share) -> bool {
-        share.rows.is_empty()
+        share.inserted == share.rows.len()
     }
 
     fn begin(&self) -> Transaction {
@@ -204,12 +273,13 @@ impl Work for Loading {
         let begin = |_| self.begin();
         let inserted = alone(coordinator, resources, begin, |context| {
             // Under contention smaller transactions get through.
-            let rows = BATCH_ROWS >> context.attempt.saturating_sub(2).min(6);
-            let rows = rows.min(share.rows.len());
-            let inserted = self.insert(share.rows.range(..rows), context);
-            context.checked(inserted).map(|()| rows)
+            let batch = BATCH_ROWS >> context.attempt.saturating_sub(2).min(6);
+            let rows = &share.rows[share.inserted..];
+            let rows = &rows[..batch.min(rows.len())];
+            let inserted = self.insert(rows, context);
+            context.checked(inserted).map(|()| rows.len())
         })?;
-        share.rows.drain(..inserted);
+        share.inserted += inserted;
         Ok(())
     }
 }

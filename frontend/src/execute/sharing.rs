@@ -6,8 +6,9 @@
 //! ```
 //! Helpers end when no share is left, and are asked again when there are others.
 //!
-//! *Invariants*: a share that a worker gives up goes to another one. Nothing is left when no share waits or is taken. A cancellation of the
-//! statement ends its helpers, and the silence of a node that they wait for is the statement's.
+//! *Invariants*: a share that a worker gives up goes to another one. Nothing is left when no share waits or is taken. A failure ends the work when
+//! the shares before it have ended, and is that of the first share that has failed. A cancellation of the statement ends its helpers, and the
+//! silence of a node that they wait for is the statement's.
 //!
 //! *Not here*: what shares are (`fill`, `load`).
 
@@ -53,13 +54,16 @@ pub(super) struct Sharing<W: Work> {
 }
 
 struct State<S> {
-    shares: VecDeque<S>,
+    /// Those that wait, by their numbers.
+    shares: VecDeque<(u64, S)>,
+    /// The number of the next share.
+    next: u64,
     /// Shares that are taken.
     taken: usize,
     /// By worker: whether a helper was asked there, and has not ended.
     helps: Vec<bool>,
-    /// Why a helper has failed.
-    failure: Option<Failure>,
+    /// The first share that has failed, and why.
+    failure: Option<(u64, Failure)>,
     /// The statement has ended.
     is_over: bool,
 }
@@ -67,6 +71,8 @@ struct State<S> {
 /// What a worker does next.
 enum Next<'w, W: Work> {
     Share(Taken<'w, W>),
+    /// A share has failed, and none is taken any more.
+    Failed(Failure),
     /// Others do what is left.
     Wait,
     /// No share is left or taken.
@@ -77,6 +83,7 @@ impl<W: Work> Sharing<W> {
     pub(super) fn new(work: W, resources: &Resources) -> Arc<Self> {
         let state = State {
             shares: VecDeque::new(),
+            next: 0,
             taken: 0,
             helps: vec![false; resources.database.cluster.options().threads],
             failure: None,
@@ -103,7 +110,12 @@ impl<W: Work> Sharing<W> {
     }
 
     pub(super) fn add(&self, shares: impl IntoIterator<Item = W::Share>) {
-        self.lock().shares.extend(shares);
+        let mut state = self.lock();
+        for share in shares {
+            let number = state.next;
+            state.next += 1;
+            state.shares.push_back((number, share));
+        }
     }
 
     /// Asks the other workers of the statement's node for help that do not help yet.
@@ -142,8 +154,9 @@ impl<W: Work> Sharing<W> {
         coordinator: &mut Coordinator<'_>,
         resources: &Resources,
     ) -> Result<bool, Failure> {
-        match self.next()? {
-            Next::Share(mut taken) => taken.run(coordinator, resources)?,
+        match self.next() {
+            Next::Share(taken) => self.run(taken, coordinator, resources),
+            Next::Failed(failure) => return Err(failure),
             Next::Wait => {
                 let mut transaction = self.work.begin();
                 let mut context = Context::new(coordinator, &mut transaction, resources);
@@ -155,33 +168,57 @@ impl<W: Work> Sharing<W> {
         Ok(true)
     }
 
-    /// # Errors
-    /// That of a helper, which is told once.
-    fn next(&self) -> Result<Next<'_, W>, Failure> {
+    fn next(&self) -> Next<'_, W> {
         let mut state = self.lock();
-        if let Some(failure) = state.failure.take() {
-            return Err(failure);
+        if state.taken == 0
+            && let Some((_, failure)) = state.failure.take()
+        {
+            return Next::Failed(failure);
         }
-        Ok(match state.shares.pop_front() {
-            Some(share) => {
+        if state.failure.is_some() {
+            // Of the shares that are taken some come before the one that has failed.
+            return Next::Wait;
+        }
+        match state.shares.pop_front() {
+            Some((number, share)) => {
                 state.taken += 1;
-                Next::Share(Taken { sharing: self, share: Some(share) })
+                Next::Share(Taken { sharing: self, number, share: Some(share) })
             }
             None if state.taken > 0 => Next::Wait,
             None => Next::End,
-        })
+        }
+    }
+
+    /// Does a share, and notes its failure.
+    fn run(
+        &self,
+        mut taken: Taken<'_, W>,
+        coordinator: &mut Coordinator<'_>,
+        resources: &Resources,
+    ) {
+        if let Err(failure) = taken.run(coordinator, resources) {
+            self.fail(taken.number, failure);
+        }
+    }
+
+    /// Notes the failure of a share.
+    fn fail(&self, number: u64, failure: Failure) {
+        let mut state = self.lock();
+        if state.failure.as_ref().is_none_or(|(first, _)| number < *first) {
+            state.failure = Some((number, failure));
+        }
     }
 
     /// What ends the work of the helpers with the statement.
-    pub(super) fn ended(&self) -> Ended<'_, W> {
-        Ended(self)
+    pub(super) fn ended(self: &Arc<Self>) -> Ended<W> {
+        Ended(Arc::clone(self))
     }
 }
 
 /// Tells the helpers that the statement has ended.
-pub(super) struct Ended<'w, W: Work>(&'w Sharing<W>);
+pub(super) struct Ended<W: Work>(Arc<Sharing<W>>);
 
-impl<W: Work> Drop for Ended<'_, W> {
+impl<W: Work> Drop for Ended<W> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.is_over = true;
@@ -201,14 +238,11 @@ impl<W: Work> Helper<W> {
     /// Does shares until none is left.
     fn help(&self, coordinator: &mut Coordinator<'_>, resources: &Resources) {
         loop {
-            let done = match self.sharing.next() {
-                Ok(Next::Share(mut taken)) => taken.run(coordinator, resources),
-                Ok(Next::Wait | Next::End) => return,
-                Err(failure) => Err(failure),
-            };
-            if let Err(failure) = done {
-                self.sharing.lock().failure.get_or_insert(failure);
-                return;
+            match self.sharing.next() {
+                Next::Share(taken) => self.sharing.run(taken, coordinator, resources),
+                Next::Wait | Next::End => return,
+                // The statement tells it.
+                Next::Failed(failure) => return self.sharing.fail(0, failure),
             }
         }
     }
@@ -223,6 +257,7 @@ impl<W: Work> Drop for Helper<W> {
 /// A share that a worker has taken: what is left of it.
 struct Taken<'w, W: Work> {
     sharing: &'w Sharing<W>,
+    number: u64,
     share: Option<W::Share>,
 }
 
@@ -232,7 +267,7 @@ impl<W: Work> Taken<'_, W> {
         coordinator: &mut Coordinator<'_>,
         resources: &Resources,
     ) -> Result<(), Failure> {
-        let Self { sharing, share } = self;
+        let Self { sharing, share, .. } = self;
         while let Some(share) = share.as_mut().filter(|share| !W::is_done(share))
             && !sharing.lock().is_over
         {
@@ -249,7 +284,7 @@ impl<W: Work> Drop for Taken<'_, W> {
         state.taken -= 1;
         if !state.is_over {
             // The worker was interrupted, or has failed.
-            left.into_iter().for_each(|share| state.shares.push_front(share));
+            left.into_iter().for_each(|share| state.shares.push_front((self.number, share)));
         }
     }
 }

@@ -178,24 +178,15 @@ pub(super) fn insert_unread(
     context.check_version()?;
     let mut written = Vec::with_capacity(entries.len());
     for entry in entries {
-        insert_keys(entry.keys, context)?;
+        for (key, value) in entry.keys {
+            context.pace()?;
+            if !context.insert(key, value)? {
+                return Err(Abort::from(Conflict::Changed).into());
+            }
+        }
         written.push(entry.row);
     }
     Ok(written)
-}
-
-/// Inserts keys as [`insert_unread`] does, without a look at the catalog.
-pub(super) fn insert_keys(
-    keys: impl IntoIterator<Item = (TableKey, Vec<u8>)>,
-    context: &mut Context<'_, '_>,
-) -> Result<(), Failure> {
-    for (key, value) in keys {
-        context.pace()?;
-        if !context.insert(key, value)? {
-            return Err(Abort::from(Conflict::Changed).into());
-        }
-    }
-    Ok(())
 }
 
 pub(super) fn insert_batch(

@@ -41,6 +41,15 @@ use errors::{current, unknown};
 /// How often a statement is planned again because the catalog has changed.
 const CATALOGS_MAX: u32 = 100;
 
+/// Where a job of a session runs.
+enum Place<'k> {
+    Anywhere,
+    /// On the node that is the primary of this key.
+    Near(&'k [u8]),
+    /// On another thread than the session's, which goes on meanwhile.
+    Beside,
+}
+
 impl Session {
     /// The catalog that the next statement is planned with.
     pub(super) fn catalog(&self) -> Arc<Catalog> {
@@ -161,7 +170,8 @@ impl Session {
         resources: Box<Resources>,
         job: impl FnOnce(&mut Coordinator<'_>, &Resources) -> T + Send + 'static,
     ) -> Result<T, SqlError> {
-        let started = self.start(home, resources, job)?;
+        let place = home.map_or(Place::Anywhere, Place::Near);
+        let started = self.start(place, resources, job)?;
         let (resources, output) = started.end(&self.cancel, &self.database.cluster).await?;
         self.resources = Some(resources);
         Ok(output)
@@ -170,7 +180,7 @@ impl Session {
     /// Starts a job as [`Self::spawn`] does.
     fn start<T: Send + 'static>(
         &self,
-        home: Option<&[u8]>,
+        place: Place<'_>,
         resources: Box<Resources>,
         job: impl FnOnce(&mut Coordinator<'_>, &Resources) -> T + Send + 'static,
     ) -> Result<Started<T>, SqlError> {
@@ -191,9 +201,12 @@ impl Session {
             let output = job(coordinator, &resources);
             Some((resources, output))
         };
-        let spawned = match home {
-            Some(key) => cluster.spawn_near(cluster.configuration().primary_of_row(key), job),
-            None => cluster.spawn_anywhere(job),
+        let spawned = match place {
+            Place::Near(key) => {
+                cluster.spawn_near(cluster.configuration().primary_of_row(key), job)
+            }
+            Place::Anywhere => cluster.spawn_anywhere(job),
+            Place::Beside => cluster.spawn_beside(job),
         };
         let completion = spawned.map_err(|error| match &error {
             ClusterError::Busy => SqlError::new("53000", error.to_string()),
@@ -311,7 +324,8 @@ impl Session {
                 inside(transaction, work, coordinator, resources)
             }
         };
-        let started = self.start(home.as_deref(), resources, job)?;
+        let place = home.as_deref().map_or(Place::Anywhere, Place::Near);
+        let started = self.start(place, resources, job)?;
         if let Some(mut rows) = rows
             && let Some(Some(first)) = self.cancel.unless_given_up(rows.recv()).await
         {

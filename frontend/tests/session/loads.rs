@@ -1,6 +1,7 @@
 //! COPY and INSERT ... SELECT into tables that nobody else knows, whose rows the workers of a node share.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use gannet_engine::{Cluster, ClusterOptions};
 use gannet_frontend::{Database, MemoryLimits, Session, TransactionStatus};
@@ -133,6 +134,12 @@ fn an_error_of_a_copy_leaves_nothing() {
         13_000 => "x".to_owned(),
         id => format!("{id}\t1\n"),
     };
+    // Of the first batch the last rows are inserted with the second.
+    let one_comes_back = |id: i64| match id {
+        8_100 => "1\t1\n".to_owned(),
+        12_000 => "12000\t-1\n".to_owned(),
+        id => format!("{id}\t1\n"),
+    };
     let neither = |id: i64| format!("{id}\t1\n");
     let errors = [
         (data(all_twice), Err("23505")),
@@ -140,6 +147,7 @@ fn an_error_of_a_copy_leaves_nothing() {
         (data(one_is_malformed), Err("22P02")),
         // The error of rows that are being inserted, and not of those that are read meanwhile.
         (data(malformed_soon), Err("23514")),
+        (data(one_comes_back), Err("23505")),
         (data(neither), Ok(format!("COPY {ROWS}"))),
     ];
     for (data, expected) in errors {
@@ -165,6 +173,53 @@ fn an_error_of_a_copy_leaves_nothing() {
     assert_eq!(session.status(), TransactionStatus::Failed);
     ok(&mut session, "COMMIT");
     assert_eq!(code(&mut session, "SELECT * FROM t"), "42P01");
+}
+
+/// A load ends when no rows come for a while, and another one takes those that come afterwards.
+#[test]
+fn a_copy_goes_on_when_its_client_has_paused() {
+    let mut session = session();
+    begin(&mut session, "id INT PRIMARY KEY");
+    for part in 0..4 {
+        let rows: String = (1..=12_000).map(|id| format!("{}\n", 12_000 * part + id)).collect();
+        block_on(session.copy_in(rows.as_bytes())).expect("no error");
+        std::thread::park_timeout(Duration::from_millis(30));
+    }
+    assert_eq!(block_on(session.copy_end(None)).expect("no error"), "COPY 48000");
+    ok(&mut session, "COMMIT");
+    let sums = rows(&mut session, "SELECT count(*), sum(id) FROM t");
+    assert_eq!(sums, [format!("48000|{}", 48_000_i64 * 48_001 / 2)]);
+    ok(&mut session, "DROP TABLE t");
+    // An error of rows before the pause is told with the next ones.
+    begin(&mut session, "id INT CHECK (id > 0)");
+    let ids = |from: i64| (from..from + 12_000).map(|id| format!("{id}\n")).collect::<String>();
+    block_on(session.copy_in(ids(0).as_bytes())).expect("a load has begun");
+    std::thread::park_timeout(Duration::from_millis(30));
+    let next = block_on(session.copy_in(ids(12_000).as_bytes()));
+    let ended = next.map(|_| block_on(session.copy_end(None)));
+    assert_eq!(ended.map_or_else(|error| error.code, |end| end.unwrap_err().code), "23514");
+    ok(&mut session, "ROLLBACK");
+}
+
+/// Rows from before a column was added lack its value, and are written to the new storage as they are.
+#[test]
+fn a_primary_key_is_added_to_rows_that_lack_a_column() {
+    let mut session = session();
+    for sql in [
+        "CREATE TABLE t (a INT, s TEXT)",
+        "INSERT INTO t VALUES (1, 'old'), (2, NULL)",
+        "ALTER TABLE t ADD COLUMN b INT DEFAULT 7",
+        "INSERT INTO t VALUES (1, 'new', 8)",
+        "ALTER TABLE t ADD PRIMARY KEY (b, a)",
+        "INSERT INTO t VALUES (0, 'newest', 9)",
+        "UPDATE t SET s = 'updated' WHERE a = 2 AND b = 7",
+    ] {
+        ok(&mut session, sql);
+    }
+    let all = rows(&mut session, "SELECT b, a, s FROM t ORDER BY b, a");
+    assert_eq!(all, ["7|1|old", "7|2|updated", "8|1|new", "9|0|newest"]);
+    assert_eq!(rows(&mut session, "SELECT s FROM t WHERE b = 7 AND a = 1"), ["old"]);
+    assert_eq!(code(&mut session, "INSERT INTO t VALUES (1, 'twice', 7)"), "23505");
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //!
 //! *Invariant*: the keys ascend.
 
+use std::cmp::Ordering;
 use std::ops::Bound;
 
 /// Keys in ascending order.
@@ -22,10 +23,26 @@ fn common(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// Makes room for some more, and a quarter of what is there.
+/// The first bytes of a part of `bytes` as a number, filled up with zeros: an order of numbers that differ is that of the parts.
+#[inline(always)]
+pub(super) fn first_bytes(bytes: &[u8], start: usize, end: usize) -> u64 {
+    let count = (end - start).min(8);
+    match bytes[start..].first_chunk() {
+        // Bytes behind the part do not count.
+        Some(first) if count > 0 => u64::from_be_bytes(*first) & (u64::MAX << (64 - 8 * count)),
+        _ => {
+            let mut first = [0; 8];
+            first[..count].copy_from_slice(&bytes[start..start + count]);
+            u64::from_be_bytes(first)
+        }
+    }
+}
+
+/// Makes room for some more: a quarter of what is there, and eight at least.
+#[inline(always)]
 pub(super) fn reserve<T>(vector: &mut Vec<T>, more: usize) {
     if vector.capacity() - vector.len() < more {
-        vector.reserve_exact(more.max(vector.len() / 4));
+        vector.reserve_exact(more.max(vector.len() / 4).max(8));
     }
 }
 
@@ -81,13 +98,16 @@ impl Keys {
         let Some(rest) = key.strip_prefix(self.prefix()) else {
             return Err(if key < self.prefix() { 0 } else { self.len() });
         };
+        let first = first_bytes(rest, 0, rest.len());
         let (mut low, mut high) = (0, self.len());
         while low < high {
             let middle = usize::midpoint(low, high);
-            match self.rest(middle).cmp(rest) {
-                std::cmp::Ordering::Less => low = middle + 1,
-                std::cmp::Ordering::Equal => return Ok(middle),
-                std::cmp::Ordering::Greater => high = middle,
+            let (start, end) = (self.start(middle), self.ends[middle] as usize);
+            let order = first_bytes(&self.bytes, start, end).cmp(&first);
+            match order.then_with(|| self.bytes[start..end].cmp(rest)) {
+                Ordering::Less => low = middle + 1,
+                Ordering::Equal => return Ok(middle),
+                Ordering::Greater => high = middle,
             }
         }
         Err(low)
@@ -115,13 +135,15 @@ impl Keys {
         if self.ends.is_empty() {
             (self.bytes, self.prefix_bytes) = (key.to_vec(), key.len());
         }
-        let shared = common(self.prefix(), key);
-        if shared < self.prefix_bytes {
-            self.lengthen(shared);
+        if !key.starts_with(self.prefix()) {
+            self.lengthen(common(self.prefix(), key));
         }
-        let (start, rest) = (self.start(at), &key[shared..]);
+        let (start, rest) = (self.start(at), &key[self.prefix_bytes..]);
         reserve(&mut self.bytes, rest.len());
-        self.bytes.splice(start..start, rest.iter().copied());
+        let end = self.bytes.len();
+        self.bytes.extend_from_slice(rest);
+        self.bytes.copy_within(start..end, start + rest.len());
+        self.bytes[start..start + rest.len()].copy_from_slice(rest);
         let bytes = length(rest.len());
         self.ends[at..].iter_mut().for_each(|end| *end += bytes);
         reserve(&mut self.ends, 1);

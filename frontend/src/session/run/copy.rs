@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! data ─► rows ─► batch ─┬─► a transaction of its own, or a part of the session's
-//!                        └─► workers share it, if nobody else knows the table; the session goes on reading meanwhile
+//!                        └─► a load by several workers, if nobody else knows the table; the session goes on reading meanwhile
 //! ```
 //! Inside BEGIN the first rows wait until they are enough for the table to get new storages, which nobody else knows.
 //!
@@ -12,11 +12,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use gannet_engine::Coordinator;
+use tokio::sync::mpsc::error::SendError;
+use tokio::sync::mpsc::{Sender, channel};
 
 use crate::catalog::Table;
 use crate::error::SqlError;
 use crate::execute::copy::{BATCH_ROWS, Reader, next_batch_rows};
-use crate::execute::load::{CHUNK_BYTES, CHUNK_ROWS, load_rows};
+use crate::execute::load::{CHUNK_BYTES, CHUNK_ROWS, load_fed};
 use crate::execute::operator::Enough;
 use crate::execute::renew::{FIRST, Renewal, renew};
 use crate::execute::transaction::alone;
@@ -24,12 +26,15 @@ use crate::execute::{self, Beyond, Context, Gathering, Resources, Row, Transacti
 use crate::memory::Charge;
 use crate::plan::statement::{Command, Prepared};
 use crate::plan::{Insert, Plan, PlanKind};
-use crate::session::run::errors::{catalog_changes, current, error_of, no_copy, unknown};
-use crate::session::run::{CATALOGS_MAX, Started};
+use crate::session::run::errors::{canceled, catalog_changes, current, error_of, no_copy, unknown};
+use crate::session::run::{CATALOGS_MAX, Place, Started};
 use crate::session::{Session, Step, TransactionStatus};
 
 /// Bytes of COPY that become rows at a time; the rows take many times as much memory.
 const COPY_PART_BYTES: usize = 64 << 10;
+
+/// Batches that wait for workers.
+const BATCHES_WAITING_MAX: usize = 1;
 
 /// A COPY FROM in progress.
 pub(in crate::session) struct CopyIn {
@@ -43,19 +48,18 @@ pub(in crate::session) struct CopyIn {
     enough: Option<Enough>,
     /// Bytes that have come since the last batch.
     bytes: usize,
-    begun: Option<SharedBatch>,
-    /// Whether the session has begun to wait for a batch, and was interrupted.
+    begun: Option<BegunLoad>,
+    /// Whether the session has begun to wait for the load, and was interrupted.
     is_lost: bool,
     /// Rows of the next batch.
     batch_rows: usize,
     count: u64,
 }
 
-/// A batch of COPY that workers insert.
-struct SharedBatch {
+/// Workers that insert batches of COPY.
+struct BegunLoad {
+    feed: Sender<(VecDeque<Row>, Charge)>,
     started: Started<Result<(), SqlError>>,
-    /// Its rows.
-    count: u64,
 }
 
 impl CopyIn {
@@ -174,13 +178,13 @@ impl Session {
         while self.copy.as_ref().is_some_and(|copy| !copy.rows.is_empty()) {
             self.copy_batch().await?;
         }
-        self.end_batch().await?;
+        self.end_load().await?;
         Ok(format!("COPY {}", self.copy.as_ref().map_or(0, |copy| copy.count)))
     }
 
     /// Ends a COPY after an error. One of rows that came before comes first.
     async fn copy_failed(&mut self, error: SqlError) -> SqlError {
-        let error = self.end_batch().await.err().unwrap_or(error);
+        let error = self.end_load().await.err().unwrap_or(error);
         let error = self.copied_so_far(error);
         self.give_up_copy();
         error
@@ -204,12 +208,12 @@ impl Session {
         }
         let copy = self.copy.as_mut().ok_or_else(no_copy)?;
         copy.bytes = 0;
-        // Fewer rows are one transaction.
-        let are_many = copy.rows.len() > BATCH_ROWS;
-        self.end_batch().await?;
+        // Fewer rows are one transaction, but for the last ones of a load.
+        let are_many = copy.begun.is_some() || copy.rows.len() > BATCH_ROWS;
         if are_many && self.shares_copy() {
-            return self.copy_shared().await;
+            return self.feed_load().await;
         }
+        self.end_load().await?;
         let copy = self.copy.as_mut().ok_or_else(no_copy)?;
         let count = copy.rows.len().min(BATCH_ROWS);
         let batch: Arc<Vec<Row>> = Arc::new(copy.rows.drain(..count).collect());
@@ -283,46 +287,73 @@ impl Session {
         Err(catalog_changes())
     }
 
-    /// Begins to insert all rows that have come, in a table that only the session's transaction knows.
-    async fn copy_shared(&mut self) -> Result<(), SqlError> {
+    /// Gives all rows that have come to workers, in a table that only the session's transaction knows.
+    async fn feed_load(&mut self) -> Result<(), SqlError> {
+        let copy = self.copy.as_mut().ok_or_else(no_copy)?;
+        copy.count += copy.rows.len() as u64;
+        let mut batch = (std::mem::take(&mut copy.rows), std::mem::take(&mut copy.charge));
+        loop {
+            let copy = self.copy.as_mut().ok_or_else(no_copy)?;
+            if copy.is_lost {
+                return Err(unknown());
+            }
+            let Some(load) = &copy.begun else {
+                self.begin_load()?;
+                continue;
+            };
+            let feed = load.feed.clone();
+            copy.is_lost = true;
+            let sent = self.cancel.unless_given_up(feed.send(batch)).await;
+            self.copy.as_mut().ok_or_else(no_copy)?.is_lost = false;
+            match sent {
+                None => return Err(canceled()),
+                Some(Ok(())) => return Ok(()),
+                // It has ended, because of an error, or because no rows came for a while.
+                Some(Err(SendError(unsent))) => {
+                    self.end_load().await?;
+                    batch = unsent;
+                }
+            }
+        }
+    }
+
+    fn begin_load(&mut self) -> Result<(), SqlError> {
         let insert = self.copied().map(Arc::clone).ok_or_else(no_copy)?;
         let copy = self.copy.as_mut().ok_or_else(no_copy)?;
         let catalog = Arc::clone(&copy.insert.catalog);
-        let (rows, charge) = (std::mem::take(&mut copy.rows), std::mem::take(&mut copy.charge));
-        let count = rows.len() as u64;
         let resources = self.resources(&catalog);
+        let (feed, rows) = channel(BATCHES_WAITING_MAX);
         let job = move |coordinator: &mut Coordinator<'_>, resources: &Resources| {
-            load_rows(&insert, (rows, charge), coordinator, resources).map_err(error_of)
+            load_fed(&insert, rows, coordinator, resources).map_err(error_of)
         };
-        let started = self.start(None, resources, job)?;
-        self.copy.as_mut().ok_or_else(no_copy)?.begun = Some(SharedBatch { started, count });
+        let started = self.start(Place::Beside, resources, job)?;
+        self.copy.as_mut().ok_or_else(no_copy)?.begun = Some(BegunLoad { feed, started });
         Ok(())
     }
 
-    /// Waits for the batch that workers share.
-    async fn end_batch(&mut self) -> Result<(), SqlError> {
+    /// Waits until workers have inserted all rows that they were given.
+    async fn end_load(&mut self) -> Result<(), SqlError> {
         let Some(copy) = &mut self.copy else { return Ok(()) };
         if copy.is_lost {
             return Err(unknown());
         }
-        let Some(SharedBatch { started, count }) = copy.begun.take() else { return Ok(()) };
+        let Some(BegunLoad { feed, started }) = copy.begun.take() else { return Ok(()) };
+        drop(feed);
         copy.is_lost = true;
         let ended = started.end(&self.cancel, &self.database.cluster).await;
         self.copy.as_mut().ok_or_else(no_copy)?.is_lost = false;
         let (resources, inserted) = ended?;
         self.resources = Some(resources);
-        inserted.map_err(|error| self.located(error))?;
-        self.copy.as_mut().ok_or_else(no_copy)?.count += count;
-        Ok(())
+        inserted.map_err(|error| self.located(error))
     }
 
     /// Ends a COPY, without waiting for workers that insert some of its rows.
     pub(in crate::session) fn give_up_copy(&mut self) {
         let Some(mut copy) = self.copy.take() else { return };
         copy.charge.dispose(copy.rows);
-        if let Some(batch) = copy.begun {
+        if let Some(load) = copy.begun {
             // Its rows go with the table, however far it has come.
-            let _ = batch.started.cancellation.cancel();
+            let _ = load.started.cancellation.cancel();
         }
     }
 
