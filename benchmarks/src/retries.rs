@@ -38,7 +38,7 @@ pub struct Retries {
     latest: Vec<AtomicU64>,
     /// By client and number: what became of the transaction, as it was told first.
     told: Mutex<BTreeMap<(u64, u64), TokenOutcome>>,
-    /// How often somebody was told what cannot be.
+    /// How often a client was told what cannot be.
     wrong: AtomicU64,
 }
 
@@ -75,7 +75,7 @@ impl Retries {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The highest number of a client that somebody was told of.
+    /// The highest number of a client that another client was told of.
     fn highest_told(&self, client: u64) -> u64 {
         let told = self.told();
         told.range((client, 0)..=(client, u64::MAX))
@@ -83,7 +83,7 @@ impl Retries {
             .map_or(0, |((_, number), _)| *number)
     }
 
-    /// Somebody was told of a number; when they asked, `highest` was the highest that anybody had been told of.
+    /// A client was told of a number; when it asked, `highest` was the highest that any client had been told of.
     fn note(&self, (client, number): (u64, u64), highest: u64, outcome: &TokenOutcome) {
         let is_wrong = if *outcome == TokenOutcome::Superseded {
             number >= self.latest_of(client)

@@ -47,9 +47,9 @@ pub(crate) struct Changes<R: Replica> {
     /// The last round in which this member was asked to prepare.
     round: u64,
     prepared: Option<(Arc<Configuration>, R::Prepared)>,
-    /// Who is to hear of it when what was prepared has no lock holders left, and until when they are waited for.
+    /// The process that is told when what was prepared has no lock holders left, and until when they are waited for.
     handing_over: Option<(usize, u64)>,
-    /// Who is to hear what when all coroutines go by what was adopted.
+    /// The process that is told when all coroutines go by what was adopted, and the message.
     adopting: Option<Addressed>,
     membership: MemberPart,
     /// What is decided, as far as this member has heard of it.
@@ -59,7 +59,7 @@ pub(crate) struct Changes<R: Replica> {
     is_founding: bool,
     /// This process came when there was a cluster.
     has_come_back: bool,
-    /// Who decides, as far as is known, and in which term.
+    /// The decider, as far as it is known, and its term.
     leader: Option<usize>,
     term: u64,
     /// The term in which this member was last brought to what is decided.

@@ -34,7 +34,7 @@ use crate::replica::{Records, Replica};
 /// Bytes of records in a message.
 const PART_BYTES_MAX: usize = 256 << 10;
 
-/// Who has records that are transferred.
+/// The nodes that have records which are transferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Holder {
     /// A member has those of its log slots.
@@ -134,7 +134,7 @@ impl Incoming {
 pub(crate) struct MemberPart {
     /// Number of the change.
     number: u64,
-    /// Who decides.
+    /// The decider.
     decider: usize,
     /// Its workers have not all stopped.
     is_stopping: bool,

@@ -72,7 +72,7 @@ pub struct Node {
     /// Nodes that its workers complain about since that was last told.
     complaints: Mutex<BTreeSet<u16>>,
     silences: Silences,
-    /// Views that were replaced, and that somebody may hold.
+    /// Views that were replaced, and that a thread may hold.
     older: Mutex<Vec<Weak<View>>>,
     /// Large tables that were dropped, and whose memory is to be given back.
     dropped: Mutex<Dropped>,

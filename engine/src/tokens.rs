@@ -67,7 +67,7 @@ struct Row {
 
 impl Row {
     /// # Errors
-    /// [`Failure::Refused`] if the bytes are no row: somebody else writes to the table.
+    /// [`Failure::Refused`] if the bytes are no row: another program writes to the table.
     fn from_bytes(bytes: &[u8]) -> Result<Self, Abort> {
         let (header, result) = bytes.split_first_chunk::<HEADER_BYTES>().ok_or(Failure::Refused)?;
         let number = |at: usize| {

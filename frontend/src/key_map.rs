@@ -27,7 +27,7 @@ const PART_SHIFT: u32 = 48;
 static SEED: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0));
 
 /// A key. One of two integers, or of a UUID, needs no memory of its own.
-pub(crate) type Key = SmallVec<[u8; 24]>;
+pub(crate) type EncodedKey = SmallVec<[u8; 24]>;
 
 /// Values by keys, which are byte strings.
 pub(crate) struct KeyMap<V> {
@@ -38,7 +38,7 @@ pub(crate) struct KeyMap<V> {
 
 struct Entry<V> {
     hash: u64,
-    key: Key,
+    key: EncodedKey,
     value: V,
 }
 
@@ -80,7 +80,7 @@ impl<V> KeyMap<V> {
             whole.into_iter().flatten().for_each(|entry| self.put(entry));
         }
         self.len += 1;
-        self.put(Entry { hash: hash(key), key: Key::from_slice(key), value });
+        self.put(Entry { hash: hash(key), key: EncodedKey::from_slice(key), value });
     }
 
     /// Removes all entries.
@@ -108,7 +108,7 @@ impl<V> Entry<V> {
 }
 
 impl<V> IntoIterator for KeyMap<V> {
-    type Item = (Key, V);
+    type Item = (EncodedKey, V);
     type IntoIter = IntoIter<V>;
 
     /// The entries, in no order.
@@ -121,7 +121,7 @@ impl<V> IntoIterator for KeyMap<V> {
 pub(crate) struct IntoIter<V>(std::iter::Flatten<std::vec::IntoIter<HashTable<Entry<V>>>>);
 
 impl<V> Iterator for IntoIter<V> {
-    type Item = (Key, V);
+    type Item = (EncodedKey, V);
 
     fn next(&mut self) -> Option<Self::Item> {
         self.0.next().map(|entry| (entry.key, entry.value))
@@ -186,6 +186,6 @@ mod tests {
         map.clear();
         assert!(!map.contains(&key(7)));
         map.insert_new(&key(7), 8);
-        assert_eq!(map.into_iter().collect::<Vec<_>>(), [(Key::from_slice(&key(7)), 8)]);
+        assert_eq!(map.into_iter().collect::<Vec<_>>(), [(EncodedKey::from_slice(&key(7)), 8)]);
     }
 }

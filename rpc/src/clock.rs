@@ -49,7 +49,7 @@ impl Clock for BootClock {
     }
 }
 
-/// The time of day: nanoseconds since 1970. Somebody may set it, also back.
+/// The time of day: nanoseconds since 1970. An operator may set it, also back.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TimeOfDay;
 

@@ -34,7 +34,7 @@ const REMOVALS_PER_LOOK: u32 = 64;
 const SAMPLED: u32 = 64;
 /// Where buckets are split for rows that are expected, they are split for rows that may follow, too: an eighth of those that the present
 /// buckets are meant for, but no more than eight times as many as are expected. So most of the transactions that follow meet no splits.
-const AHEAD: u32 = 8;
+const FOLLOWING: u32 = 8;
 
 /// How crowded a partition is.
 #[derive(Default)]
@@ -189,8 +189,8 @@ impl Table {
         self.crowding(number).expected.fetch_max(rows, Ordering::Relaxed);
         let is_crowded = self.is_crowded((partition, main), number, &next, ENDS_PERCENT);
         if is_crowded {
-            let ahead = self.rows_ahead(rows, next.child);
-            self.crowding(number).expected.fetch_max(ahead, Ordering::Relaxed);
+            let following = self.rows_that_may_follow(rows, next.child);
+            self.crowding(number).expected.fetch_max(following, Ordering::Relaxed);
             self.note_crowded(number);
         } else {
             self.expect_no_more(number);
@@ -199,10 +199,10 @@ impl Table {
     }
 
     /// For how many rows buckets are split where so many are expected of a partition with so many buckets.
-    fn rows_ahead(&self, rows: u32, buckets: u32) -> u32 {
-        let meant = u64::from(buckets) * self.layout().rows_per_bucket / u64::from(AHEAD);
+    fn rows_that_may_follow(&self, rows: u32, buckets: u32) -> u32 {
+        let meant = u64::from(buckets) * self.layout().rows_per_bucket / u64::from(FOLLOWING);
         let meant = u32::try_from(meant).unwrap_or(u32::MAX);
-        rows.max(meant.min(rows.saturating_mul(AHEAD)))
+        rows.max(meant.min(rows.saturating_mul(FOLLOWING)))
     }
 
     /// Notes whether a bucket that was to be split has found memory. Rows go on into overflow buckets if not.

@@ -85,7 +85,7 @@ impl HashSeed {
         }
     }
 
-    /// Two keys of 16 bytes with the same hash: XXH3 adds the first half, its bytes reversed, to the second, and their product, each
+    /// For tests: two keys of 16 bytes with the same hash. XXH3 adds the first half, its bytes reversed, to the second, and their product, each
     /// half having been changed by words of its secret and the seed; where one half is then zero, the other may stand in either place.
     ///
     /// # Panics

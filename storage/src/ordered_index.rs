@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use gannet_rules::rule;
 use parking_lot::{Mutex, RwLock};
 
-use crate::ordered_index::directory::Place;
+use crate::ordered_index::directory::LeafPosition;
 use crate::ordered_index::keys::{Keys, give_back, reserve};
 use crate::owner::Owner;
 use crate::validate::Validation;
@@ -437,7 +437,7 @@ fn without_keys() -> Directory {
 
 /// Where the leaf is that `key` belongs to.
 #[inline]
-fn place_of(directory: &Directory, key: &[u8]) -> Place {
+fn place_of(directory: &Directory, key: &[u8]) -> LeafPosition {
     directory.up_to(key).expect("the first leaf starts at the empty key")
 }
 
@@ -455,7 +455,7 @@ fn leaves_from<'d>(
 }
 
 /// Where the last leaf is with keys that are not beyond `to`.
-fn place_before(directory: &Directory, to: Bound<&[u8]>) -> Place {
+fn place_before(directory: &Directory, to: Bound<&[u8]>) -> LeafPosition {
     let place = match to {
         // Keys below the empty key: there are none, but the first leaf would have them.
         Bound::Excluded([]) => directory.up_to(&[]),

@@ -1,4 +1,4 @@
-//! Who is a member of a configuration, who was one, and who is to hold something.
+//! The members of a configuration, the nodes that were members, and those that are to hold something.
 //!
 //! *Not here*: how that changes, in `roles`; what members hold, in `holding`.
 

@@ -45,7 +45,7 @@ impl Connection {
         Self::begin(stream, session)
     }
 
-    /// Answers: hears the opening of a user. Who it is for decides about the welcome, which is said next.
+    /// Answers: hears the opening of a user. The service that it is for decides about the welcome, which is said next.
     pub(crate) fn answer<U: User>(
         stream: TcpStream,
         key: Option<&ClusterKey>,

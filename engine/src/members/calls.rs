@@ -53,7 +53,7 @@ pub(super) enum Connection {
     Connecting { node: usize, until_ns: u64 },
     /// This member waits for the other's welcome.
     Calling { node: usize, session: Box<Session>, until_ns: u64 },
-    /// Somebody has called from an address.
+    /// A process has called from an address.
     Called { from: String, session: Box<Session>, until_ns: u64 },
     /// It is in use.
     Open { node: usize, session: Box<Session> },
@@ -105,7 +105,7 @@ impl User for Speaker<'_> {
 }
 
 impl Group {
-    /// Somebody has connected, from an address that the log names; the connection's number.
+    /// A process has connected, from an address that the log names; the connection's number.
     pub(crate) fn accepted(&mut self, from: String) -> u64 {
         let session = Box::new(Session::answer(Role::Member, self.setup.key.as_ref()));
         let until_ns = self.now_ns + HANDSHAKE_TIMEOUT_NS;
@@ -280,7 +280,7 @@ impl Group {
         self.use_connection(number, node, opening.resumes.map_or(0, |(_, heard)| heard))
     }
 
-    /// Tells somebody the terms of the cluster, if this process is a member of one that has begun.
+    /// Tells a process the terms of the cluster, if this process is a member of one that has begun.
     fn answer_question(&mut self, number: u64) {
         let is_member = self.stage == Stage::Formed && self.has_joined && self.halted().is_none();
         let welcome = if is_member {

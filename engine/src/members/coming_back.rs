@@ -188,7 +188,7 @@ impl Group {
         known
     }
 
-    /// Somebody has told where the nodes of a cluster are, or nothing if there is none.
+    /// A process has told where the nodes of a cluster are, or nothing if there is none.
     pub(super) fn learn_of_cluster(&mut self, addresses: &[Option<SocketAddr>]) {
         if self.stage != Stage::Gathering || addresses.is_empty() {
             return;

@@ -154,7 +154,7 @@ impl Leases {
         !self.voters.is_empty() || !self.votes
     }
 
-    /// Whom a renewal that is due now goes to, and the place of the log's members that it names. `others` are the other members: a member
+    /// The members that a renewal goes to which is due now, and the place of the log's members that it names. `others` are the other members: a member
     /// that votes no more asks all of them if it does not know who votes, or if none of those that it knows has answered for a lease.
     pub(crate) fn renew(
         &mut self,

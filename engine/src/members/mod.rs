@@ -105,7 +105,7 @@ struct State {
     predecessor: Option<Arc<Predecessor>>,
     /// What other nodes' replicas have said before this node had one.
     early: Vec<(u16, Vec<u8>)>,
-    /// Who decides. Its suspicions are those of members that do not finish a step of a change.
+    /// The decider. Its suspicions are those of members that do not finish a step of a change.
     deciders: ManagerStatus,
     /// Answers to this member's proposals, by number.
     answers: BTreeMap<u64, Result<(), ChangeError>>,
@@ -515,7 +515,7 @@ impl Members {
         drop(waited);
     }
 
-    /// Who decides on the membership, and how often this member has suspected others.
+    /// The member that decides on the membership, and how often this member has suspected others.
     pub(crate) fn manager_status(&self) -> ManagerStatus {
         let state = self.shared.lock();
         let suspicions = state.deciders.suspicions + state.group.suspicions;

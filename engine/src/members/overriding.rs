@@ -56,7 +56,7 @@ pub enum OverrideError {
         "node {node} is heard by node {by}, or was {SILENT_SECONDS} s ago; stop its process for good, and ask again then"
     )]
     Heard {
-        /// Who.
+        /// The member.
         node: u16,
         /// By whom.
         by: u16,

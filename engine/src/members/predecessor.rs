@@ -3,8 +3,8 @@
 //! stored, until it is let in.
 //!
 //! ```text
-//! a member has this process wait ─▶ meet ─▶ the replica goes on ─▶ a majority: the predecessor is removed, and votes no more
-//!                                                              ─▶ this process is let in ─▶ end
+//! a member has this process wait ─▶ both are connected ─▶ the replica goes on ─▶ a majority: the predecessor is removed, and votes no more
+//!                                                                             ─▶ this process is let in ─▶ end
 //! ```
 //! *Invariants*: the replica votes as the process before did, of which it has every promise. It grants no lease, and decides nothing. If it
 //! leads, it has the members that it has met vote in place of all others, if its log names them: one of an earlier run of the cluster changes nothing.

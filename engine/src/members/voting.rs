@@ -1,4 +1,4 @@
-//! Who votes on the membership, as one member sees it: of three or four members three, of five or more five, and of fewer one, because with
+//! The voters on the membership, as one member sees them: of three or four members three, of five or more five, and of fewer one, because with
 //! two voters the loss of either would stop both. When a voter is lost, the member that leads has another one vote in its place, and when a
 //! node comes back there may be more voters again.
 //!
@@ -66,7 +66,7 @@ impl Voting {
         self.sets = sets;
     }
 
-    /// Who votes.
+    /// The voters.
     pub(crate) fn sets(&self) -> &Voters {
         &self.sets
     }

@@ -66,7 +66,7 @@ enum Command {
         #[arg(long)]
         rolling: bool,
         #[command(flatten)]
-        whom: Whom,
+        servers: Servers,
         /// Longest wait for all of it. Then the exit code is 1, and no further node is told.
         #[arg(long, default_value = "60m", value_parser = parse_duration)]
         timeout: Duration,
@@ -80,7 +80,7 @@ enum Command {
         #[arg(required = true)]
         nodes: Vec<u16>,
         #[command(flatten)]
-        whom: Whom,
+        servers: Servers,
     },
     /// Remove a node that is silent, and that the others wait for, because it has the last copy of some rows.
     Remove {
@@ -92,18 +92,18 @@ enum Command {
     },
 }
 
-/// Which node, and whom to tell.
+/// Which node, and the servers that are told.
 #[derive(Args)]
 struct At {
     /// The node's number.
     node: u16,
     #[command(flatten)]
-    whom: Whom,
+    servers: Servers,
 }
 
-/// Whom to tell.
+/// The servers that are told.
 #[derive(Args)]
-struct Whom {
+struct Servers {
     /// The server of a node, or of several, separated by commas: the first that answers is told.
     #[arg(long, value_name = "ADDRESSES", value_parser = parse_addresses, default_value = "127.0.0.1")]
     connect: Addresses,
@@ -117,7 +117,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
     runtime.block_on(async {
         match arguments.command {
             Command::Drain {
-                at: At { node, whom: Whom { connect, credentials } },
+                at: At { node, servers: Servers { connect, credentials } },
                 fewer_copies,
                 timeout,
             } => {
@@ -132,7 +132,10 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
                 print_line(format_args!("node {node} is not drained in time, and may be later"))?;
                 Ok(false)
             }
-            Command::Add { at: At { node, whom: Whom { connect, credentials } }, timeout } => {
+            Command::Add {
+                at: At { node, servers: Servers { connect, credentials } },
+                timeout,
+            } => {
                 let addresses = credentials.complete(connect)?;
                 let added = wait_until_added(&addresses, node);
                 if let Ok(added) = tokio::time::timeout(timeout, added).await {
@@ -141,13 +144,18 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
                 print_line(format_args!("node {node} does not hold its share in time"))?;
                 Ok(false)
             }
-            Command::Cancel { at: At { node, whom: Whom { connect, credentials } } } => {
+            Command::Cancel { at: At { node, servers: Servers { connect, credentials } } } => {
                 let addresses = credentials.complete(connect)?;
                 call(&addresses, format!("CALL gannet_cancel_drain({node})")).await?;
                 print_line(format_args!("node {node} is to hold its share"))?;
                 Ok(true)
             }
-            Command::Restart { node, rolling: _, whom: Whom { connect, credentials }, timeout } => {
+            Command::Restart {
+                node,
+                rolling: _,
+                servers: Servers { connect, credentials },
+                timeout,
+            } => {
                 let addresses = credentials.complete(connect)?;
                 let restarted = restart::restart(&addresses, node);
                 if let Ok(restarted) = tokio::time::timeout(timeout, restarted).await {
@@ -156,7 +164,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
                 print_line("not all is done in time; gannet status tells what is missing")?;
                 Ok(false)
             }
-            Command::GiveUp { nodes, whom: Whom { connect, credentials } } => {
+            Command::GiveUp { nodes, servers: Servers { connect, credentials } } => {
                 let addresses = credentials.complete(connect)?;
                 let numbers: Vec<_> = nodes.iter().map(ToString::to_string).collect();
                 let numbers = numbers.join(", ");
@@ -164,7 +172,10 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
                 print_line(format_args!("nodes {numbers} are given up; the others go on"))?;
                 Ok(true)
             }
-            Command::Remove { at: At { node, whom: Whom { connect, credentials } }, lose_rows } => {
+            Command::Remove {
+                at: At { node, servers: Servers { connect, credentials } },
+                lose_rows,
+            } => {
                 let addresses = credentials.complete(connect)?;
                 call(&addresses, format!("CALL gannet_remove_node({node}, {lose_rows})")).await?;
                 print_line(format_args!("node {node} is removed"))?;
@@ -265,7 +276,7 @@ async fn wait_until_drained(
             Some(_) => {}
             None => {
                 print_line(format_args!(
-                    "node {node} is not drained: somebody has cancelled that, or its process was started again"
+                    "node {node} is not drained: its drain was cancelled, or its process was started again"
                 ))?;
                 return Ok(false);
             }

@@ -22,7 +22,7 @@ use crate::execute::partitions::Partitions;
 use crate::execute::{Context, Row};
 use crate::expression::Expression;
 use crate::expression::aggregate::{Aggregate, State};
-use crate::key_map::{Key, KeyMap};
+use crate::key_map::{EncodedKey, KeyMap};
 use crate::memory::Charge;
 use crate::value::Value;
 
@@ -34,7 +34,7 @@ pub(super) struct Aggregation<'p> {
     aggregates: &'p [Aggregate],
     /// Whether the rows of the input are keys and states of parts of groups.
     has_states: bool,
-    groups: btree_map::IntoIter<Key, Group>,
+    groups: btree_map::IntoIter<EncodedKey, Group>,
     charge: Charge,
     /// For each aggregate with DISTINCT or an order, its values.
     values: Vec<Option<Values<'p>>>,

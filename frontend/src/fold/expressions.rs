@@ -49,7 +49,7 @@ pub(super) enum Step {
 
 /// Whether the expression can be computed where the rows are.
 pub(crate) fn is_portable(expression: &Expression) -> bool {
-    let is_here = |part: &Expression| match part {
+    let is_supported = |part: &Expression| match part {
         Expression::NextValue(_)
         | Expression::TokenOutcome(_)
         | Expression::Subquery(_)
@@ -64,7 +64,7 @@ pub(crate) fn is_portable(expression: &Expression) -> bool {
         }
         _ => true,
     };
-    !expression.any(&|part| !is_here(part))
+    !expression.any(&|part| !is_supported(part))
 }
 
 /// Whether a function needs nothing but its arguments, and makes nothing that is longer.

@@ -42,7 +42,7 @@ use errors::{current, unknown};
 const CATALOGS_MAX: u32 = 100;
 
 /// Where a job of a session runs.
-enum Place<'k> {
+enum JobPlace<'k> {
     Anywhere,
     /// On the node that is the primary of this key.
     Near(&'k [u8]),
@@ -170,7 +170,7 @@ impl Session {
         resources: Box<Resources>,
         job: impl FnOnce(&mut Coordinator<'_>, &Resources) -> T + Send + 'static,
     ) -> Result<T, SqlError> {
-        let place = home.map_or(Place::Anywhere, Place::Near);
+        let place = home.map_or(JobPlace::Anywhere, JobPlace::Near);
         let started = self.start(place, resources, job)?;
         let (resources, output) = started.end(&self.cancel, &self.database.cluster).await?;
         self.resources = Some(resources);
@@ -180,7 +180,7 @@ impl Session {
     /// Starts a job as [`Self::spawn`] does.
     fn start<T: Send + 'static>(
         &self,
-        place: Place<'_>,
+        place: JobPlace<'_>,
         resources: Box<Resources>,
         job: impl FnOnce(&mut Coordinator<'_>, &Resources) -> T + Send + 'static,
     ) -> Result<Started<T>, SqlError> {
@@ -202,11 +202,11 @@ impl Session {
             Some((resources, output))
         };
         let spawned = match place {
-            Place::Near(key) => {
+            JobPlace::Near(key) => {
                 cluster.spawn_near(cluster.configuration().primary_of_row(key), job)
             }
-            Place::Anywhere => cluster.spawn_anywhere(job),
-            Place::Beside => cluster.spawn_beside(job),
+            JobPlace::Anywhere => cluster.spawn_anywhere(job),
+            JobPlace::Beside => cluster.spawn_beside(job),
         };
         let completion = spawned.map_err(|error| match &error {
             ClusterError::Busy => SqlError::new("53000", error.to_string()),
@@ -324,7 +324,7 @@ impl Session {
                 inside(transaction, work, coordinator, resources)
             }
         };
-        let place = home.as_deref().map_or(Place::Anywhere, Place::Near);
+        let place = home.as_deref().map_or(JobPlace::Anywhere, JobPlace::Near);
         let started = self.start(place, resources, job)?;
         if let Some(mut rows) = rows
             && let Some(Some(first)) = self.cancel.unless_given_up(rows.recv()).await

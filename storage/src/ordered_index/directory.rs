@@ -50,7 +50,7 @@ struct Block<L> {
 
 /// Where a leaf is, as long as none comes or goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct LeafPosition {
     block: usize,
     at: usize,
 }
@@ -69,18 +69,18 @@ impl<L> Directory<L> {
 
     /// The last leaf whose first key is not beyond this one; none in a directory that has lost its first leaf.
     #[inline]
-    pub(super) fn up_to(&self, key: &[u8]) -> Option<Place> {
+    pub(super) fn up_to(&self, key: &[u8]) -> Option<LeafPosition> {
         self.last_where(key, Ordering::is_le)
     }
 
     /// The last leaf whose first key is smaller than this one.
-    pub(super) fn before(&self, key: &[u8]) -> Option<Place> {
+    pub(super) fn before(&self, key: &[u8]) -> Option<LeafPosition> {
         self.last_where(key, Ordering::is_lt)
     }
 
     /// The last leaf whose first key is ordered so to this one, as all before it are.
     #[inline(always)]
-    fn last_where(&self, key: &[u8], is_meant: impl Fn(Ordering) -> bool) -> Option<Place> {
+    fn last_where(&self, key: &[u8], is_meant: impl Fn(Ordering) -> bool) -> Option<LeafPosition> {
         let searched = Searched::new(key);
         let order = |first: &First| searched.order_of(first.first_bytes, || &*first.key);
         let begins = |block: &Block<L>| {
@@ -88,37 +88,37 @@ impl<L> Directory<L> {
         };
         let block = self.blocks.partition_point(begins).checked_sub(1)?;
         let firsts = &self.blocks[block].firsts;
-        Some(Place { block, at: firsts.partition_point(|first| is_meant(order(first))) - 1 })
+        Some(LeafPosition { block, at: firsts.partition_point(|first| is_meant(order(first))) - 1 })
     }
 
-    pub(super) fn last(&self) -> Option<Place> {
+    pub(super) fn last(&self) -> Option<LeafPosition> {
         let block = self.blocks.len().checked_sub(1)?;
-        Some(Place { block, at: self.blocks[block].leaves.len() - 1 })
+        Some(LeafPosition { block, at: self.blocks[block].leaves.len() - 1 })
     }
 
     /// The leaf behind another.
-    pub(super) fn next(&self, Place { block, at }: Place) -> Option<Place> {
+    pub(super) fn next(&self, LeafPosition { block, at }: LeafPosition) -> Option<LeafPosition> {
         if at + 1 < self.blocks[block].leaves.len() {
-            return Some(Place { block, at: at + 1 });
+            return Some(LeafPosition { block, at: at + 1 });
         }
-        (block + 1 < self.blocks.len()).then_some(Place { block: block + 1, at: 0 })
+        (block + 1 < self.blocks.len()).then_some(LeafPosition { block: block + 1, at: 0 })
     }
 
     /// A leaf, and its first key.
     #[inline(always)]
-    pub(super) fn get(&self, Place { block, at }: Place) -> (&[u8], &L) {
+    pub(super) fn get(&self, LeafPosition { block, at }: LeafPosition) -> (&[u8], &L) {
         let block = &self.blocks[block];
         (&block.firsts[at].key, &block.leaves[at])
     }
 
     /// Leaves with their first keys, from this one on.
-    pub(super) fn from(&self, place: Option<Place>) -> impl Iterator<Item = (&[u8], &L)> {
+    pub(super) fn from(&self, place: Option<LeafPosition>) -> impl Iterator<Item = (&[u8], &L)> {
         std::iter::successors(place, |place| self.next(*place)).map(|place| self.get(place))
     }
 
     /// All leaves, with their first keys.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], &L)> {
-        self.from((!self.blocks.is_empty()).then_some(Place { block: 0, at: 0 }))
+        self.from((!self.blocks.is_empty()).then_some(LeafPosition { block: 0, at: 0 }))
     }
 
     /// Adds a leaf with a first key that no other has.
@@ -136,7 +136,7 @@ impl<L> Directory<L> {
     }
 
     /// Splits the block of a leaf behind which another one comes. Where the leaf is then.
-    fn split(&mut self, Place { block: number, at }: Place) -> Place {
+    fn split(&mut self, LeafPosition { block: number, at }: LeafPosition) -> LeafPosition {
         let block = &mut self.blocks[number];
         let count = block.leaves.len();
         // A block that grows at its end, as one of ascending keys does, stays nearly full.
@@ -145,13 +145,13 @@ impl<L> Directory<L> {
         let first_bytes = firsts[0].first_bytes;
         self.blocks.insert(number + 1, Block { first_bytes, firsts, leaves });
         match at.checked_sub(kept) {
-            Some(at) => Place { block: number + 1, at },
-            None => Place { block: number, at },
+            Some(at) => LeafPosition { block: number + 1, at },
+            None => LeafPosition { block: number, at },
         }
     }
 
     /// Removes a leaf.
-    pub(super) fn remove(&mut self, Place { block: number, at }: Place) -> L {
+    pub(super) fn remove(&mut self, LeafPosition { block: number, at }: LeafPosition) -> L {
         let block = &mut self.blocks[number];
         block.firsts.remove(at);
         let leaf = block.leaves.remove(at);
@@ -207,7 +207,7 @@ mod tests {
             }
             let all: Vec<_> = directory.iter().map(|(key, leaf)| (key.to_vec(), *leaf)).collect();
             prop_assert_eq!(&all, &map.clone().into_iter().collect::<Vec<_>>());
-            let found = |place: Option<Place>| {
+            let found = |place: Option<LeafPosition>| {
                 place.map(|place| directory.get(place)).map(|(key, leaf)| (key.to_vec(), *leaf))
             };
             let expected = |entry: Option<(&Vec<u8>, &i32)>| entry.map(|(key, leaf)| (key.clone(), *leaf));

@@ -1,7 +1,7 @@
 //! `gannet serve`: the command line of the server, which is a whole cluster or one node of a cluster.
 //!
 //! ```text
-//! settings ─► server, metrics, gateway: bound ─► cluster: opened or joined ─► database, tables ─► meet ─► serve
+//! settings ─► server, metrics, gateway: bound ─► cluster: opened or joined ─► database, tables ─► gateway: open ─► serve
 //! ```
 //!
 //! *Invariants*: every fault of this host shows before the other members rely on it: all addresses and files are checked

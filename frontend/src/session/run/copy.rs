@@ -27,7 +27,7 @@ use crate::memory::Charge;
 use crate::plan::statement::{Command, Prepared};
 use crate::plan::{Insert, Plan, PlanKind};
 use crate::session::run::errors::{canceled, catalog_changes, current, error_of, no_copy, unknown};
-use crate::session::run::{CATALOGS_MAX, Place, Started};
+use crate::session::run::{CATALOGS_MAX, JobPlace, Started};
 use crate::session::{Session, Step, TransactionStatus};
 
 /// Bytes of COPY that become rows at a time; the rows take many times as much memory.
@@ -326,7 +326,7 @@ impl Session {
         let job = move |coordinator: &mut Coordinator<'_>, resources: &Resources| {
             load_fed(&insert, rows, coordinator, resources).map_err(error_of)
         };
-        let started = self.start(Place::Beside, resources, job)?;
+        let started = self.start(JobPlace::Beside, resources, job)?;
         self.copy.as_mut().ok_or_else(no_copy)?.begun = Some(BegunLoad { feed, started });
         Ok(())
     }
