@@ -154,8 +154,8 @@ impl Leases {
         !self.voters.is_empty() || !self.votes
     }
 
-    /// The members that a renewal goes to which is due now, and the place of the log's members that it names. `others` are the other members: a member
-    /// that votes no more asks all of them if it does not know who votes, or if none of those that it knows has answered for a lease.
+    /// The members that get a renewal which is due now, and the place of the log's members that the renewal names. `others` are the other
+    /// members: a member that votes no more asks all of them if it does not know who votes, or if none of those that it knows has answered for a lease.
     pub(crate) fn renew(
         &mut self,
         others: &BTreeSet<u16>,
