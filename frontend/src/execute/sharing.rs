@@ -72,7 +72,7 @@ struct State<S> {
 enum Next<'w, W: Work> {
     Share(Taken<'w, W>),
     /// A share has failed, and none is taken any more.
-    Failed(Failure),
+    Failed,
     /// Others do what is left.
     Wait,
     /// No share is left or taken.
@@ -156,7 +156,7 @@ impl<W: Work> Sharing<W> {
     ) -> Result<bool, Failure> {
         match self.next() {
             Next::Share(taken) => self.run(taken, coordinator, resources),
-            Next::Failed(failure) => return Err(failure),
+            Next::Failed => return self.failed(),
             Next::Wait => {
                 let mut transaction = self.work.begin();
                 let mut context = Context::new(coordinator, &mut transaction, resources);
@@ -170,14 +170,12 @@ impl<W: Work> Sharing<W> {
 
     fn next(&self) -> Next<'_, W> {
         let mut state = self.lock();
-        if state.taken == 0
-            && let Some((_, failure)) = state.failure.take()
-        {
-            return Next::Failed(failure);
-        }
         if state.failure.is_some() {
             // Of the shares that are taken some come before the one that has failed.
-            return Next::Wait;
+            return if state.taken > 0 { Next::Wait } else { Next::Failed };
+        }
+        if state.is_over {
+            return Next::End;
         }
         match state.shares.pop_front() {
             Some((number, share)) => {
@@ -199,6 +197,13 @@ impl<W: Work> Sharing<W> {
         if let Err(failure) = taken.run(coordinator, resources) {
             self.fail(taken.number, failure);
         }
+    }
+
+    /// Ends the work with the failure of a share. Nothing is left then.
+    fn failed(&self) -> Result<bool, Failure> {
+        let mut state = self.lock();
+        state.is_over = true;
+        state.failure.take().map_or(Ok(false), |(_, failure)| Err(failure))
     }
 
     /// Notes the failure of a share.
@@ -240,9 +245,7 @@ impl<W: Work> Helper<W> {
         loop {
             match self.sharing.next() {
                 Next::Share(taken) => self.sharing.run(taken, coordinator, resources),
-                Next::Wait | Next::End => return,
-                // The statement tells it.
-                Next::Failed(failure) => return self.sharing.fail(0, failure),
+                Next::Wait | Next::End | Next::Failed => return,
             }
         }
     }
