@@ -1,4 +1,9 @@
 //! Every script of an anomaly changes its transcript when one of the rules that it names is removed.
+//!
+//! Each script runs in sessions of a cluster in this process, once for each rule. The test fails if a script names no rule, or
+//! if its transcript stays the same and the copies are sound, so that the script would not notice the rule's loss.
+//!
+//! *Not here*: the transcripts with all rules (`tests/anomalies.rs`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(feature = "mutants")]
 

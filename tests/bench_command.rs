@@ -1,4 +1,10 @@
 //! The `gannet bench` command, as users run it.
+//!
+//! Each test starts the built command; some runs start a process for each node, over UDP or shared memory. A test fails if a
+//! run does not verify, if a report lacks a field, or if bad input does not end with code 2 and advice. With a rule removed or
+//! a fault injected by `--mutant`, a run must fail.
+//!
+//! *Not here*: benchmarks at a server (`tests/server/benchmarks.rs`), which check notices which rule (`tests/mutants.rs`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::hash_map::RandomState;

@@ -1,4 +1,5 @@
-//! Without the rule that a definition writes all copies of the version, queries run on outdated definitions.
+//! Without rule `ALL_CATALOG_VERSIONS`, by which a definition writes all copies of the version, queries run on old definitions.
+//! The test fails if no query does. *Not here*: the same queries with the rule (`tests/definitions.rs`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(feature = "mutants")]
 

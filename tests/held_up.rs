@@ -1,5 +1,9 @@
-//! A transaction whose thread is delayed keeps its locks. Transactions that meet these locks wait and do not fail; in virtual
-//! time.
+//! A transaction that is held up keeps its locks. Transactions that meet these locks wait and do not fail; in virtual time.
+//!
+//! The simulator runs one transaction that pauses for 150 ms behind its lock, and twenty writers of the same row. The test
+//! fails if a writer has not committed after ten virtual seconds, or if copies differ or a lock is left at the end.
+//!
+//! *Not here*: locks of nodes that die (`tests/killed.rs`), rows that are reserved (`tests/server/reservations.rs`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::future::Future;

@@ -1,4 +1,10 @@
 //! Clusters on threads of another runtime.
+//!
+//! A runtime of one thread polls the driver of a cluster between tasks of its own, and sleeps for as long as the driver allows.
+//! A test fails if a task's job runs on another thread, if a closing cluster drops a job, or if copies differ at the end. A
+//! test hangs if a job that waits or is long keeps tasks from running, or if a job of another thread does not wake the runtime.
+//!
+//! *Source*: `docs/architecture.md`, "Threads".
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::pin::Pin;

@@ -1,4 +1,11 @@
 //! Nodes of a process that are killed in the middle of their transactions: the others go on, and what was acknowledged stays.
+//!
+//! The clusters run on real threads of this process, where leases are endless. A test fails if an acknowledged update is
+//! missing at one of the copies that are left, if a history is not strictly serializable, if a lock of a dead transaction
+//! stays, if a job gets no answer, or if a load that meets the loss loads some of its rows (rule `LOAD_IN_ONE_EPOCH`).
+//!
+//! *Source*: `docs/protocol.md`, "Membership change". *Not here*: killed processes (`tests/server/failures/deaths.rs`), deaths
+//! at a chosen step of a commit (`tests/simulation.rs`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;

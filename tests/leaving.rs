@@ -1,5 +1,11 @@
-//! Leaving partitions and dropped tables: a transaction that has locked a row may still commit, and later ones are refused,
-//! at the row's node and at others.
+//! Leaving partitions and dropped tables: a transaction that has locked a row may still commit, and
+//! later ones are refused, at the row's node and at others.
+//!
+//! A cluster in this process lets a partition leave all nodes in the middle of a transaction, or drops tables under three
+//! writers. A test fails if the transaction with the lock does not commit, if a later read or lock is granted, if an earlier
+//! read is validated, if a table number comes again, or if memory of a dropped table does not come back.
+//!
+//! *Source*: `docs/architecture.md`, "Changes of the configuration". *Not here*: many tables at once (`tests/many_tables.rs`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;

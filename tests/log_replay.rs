@@ -1,4 +1,10 @@
 //! The commit log is complete: replaying all records on the initial rows rebuilds the database.
+//!
+//! 48 clients change rows of a cluster in this process, and an observer copies each record that a log replica stores. The test
+//! fails if a record is damaged, if two replicas have different units for one version, if a version of a bucket has no record,
+//! or if the replay gives other rows. A replay without the last record must not pass.
+//!
+//! *Source*: `docs/protocol.md`, rule C4. *Not here*: records that a stopped cluster has in its slots (`tests/flush.rs`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;

@@ -1,4 +1,6 @@
-//! Without validation of the leaves that a scan has touched, groups overflow.
+//! Without rule `RANGE_VALIDATION`, by which the ranges of a scan are validated, groups overflow. The
+//! test fails if no group does.
+//! *Not here*: the same groups with the rule (`tests/ordered.rs`), rules about single entries (`storage/tests/rows_mutant.rs`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(feature = "mutants")]
 

@@ -1,5 +1,11 @@
-//! The PRIMARY messages of a coroutine's transaction are piggybacked on the requests of the next one. Virtual time lets the
-//! test see every moment.
+//! The PRIMARY messages of a coroutine's transaction are piggybacked on the requests of the next one.
+//! Virtual time lets the test see every moment.
+//!
+//! The simulator runs three nodes, and counts packets. A test fails if a busy coroutine sends a packet
+//! for its PRIMARYs alone, or if a lock or an unequal copy is left when a job's end is reported,
+//! whatever the job did last: nothing, a failure, or a panic.
+//!
+//! *Source*: `docs/protocol.md`, "Phases". *Not here*: members that halt at some stage of a commit (`tests/halted.rs`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::future::Future;

@@ -1,4 +1,10 @@
 //! The rules of the source tree that no compiler checks.
+//!
+//! The tests read the text files of the repository, and build nothing. A test fails if a crate depends
+//! on another against the arrows, if modules form a circle, if a file cites a rule, a heading or a file
+//! that is not there, or if a rule is removed by no test.
+//!
+//! *Source*: the arrows in `docs/architecture.md`, "Arrows between crates"; the rules in `docs/protocol.md`, "Rules by name".
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};

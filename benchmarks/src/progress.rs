@@ -1,4 +1,9 @@
 //! The progress line, on a terminal only.
+//!
+//! *Invariants*: the line goes to standard error, so that standard output has the report alone. The line is gone when its
+//! value is dropped.
+//!
+//! *Not here*: the text of the line (the harnesses), and reports (`report`).
 
 use std::time::Duration;
 

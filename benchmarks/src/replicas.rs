@@ -1,5 +1,11 @@
 //! The state after a run: every copy of every bucket equal, every index exact, no lock held, and no scan barrier left.
 //!
+//! *Invariants*: no transaction runs meanwhile. The comparison begins when no bucket is split any more, or after ten
+//! seconds or so. A lock of an earlier epoch is dead and no difference; a scan barrier counts as a lock. Passed over are
+//! partitions that are lost, tables that some copies do not have yet or any more, and the backups of a table that leaves.
+//!
+//! *Source*: `docs/simulation.md`, "Oracles".
+//!
 //! *Not here*: copies in several processes (`members`).
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,12 @@
 //! The report of a run, as JSON and as text.
 //!
+//! *Invariants*: rates are per second of the measured interval; latencies are in microseconds, and those of committed
+//! transactions. A transaction has succeeded if the transaction has committed and found its rows. A rate per core divides
+//! by the OS threads, at most one for each core of the machine. Rows of the load count once, however many copies there
+//! are. A run without a check has not passed.
+//!
+//! *Source*: FaSST section 6.4, for latencies of committed transactions.
+//!
 //! *Not here*: counting (`statistics`), and checks (`check`).
 
 use std::collections::BTreeMap;

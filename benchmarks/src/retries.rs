@@ -5,7 +5,8 @@
 //! ```
 //! Two clients per node. A transaction takes a client's latest number, or the next one, and counts a run in the client's row: the
 //! count is its result. 45 % take the latest number, decided or not, as a program does that has lost its answer; 45 % the next
-//! one; 10 % ask what became of the latest. Whoever is told of a number must be told the same, and a number counts once.
+//! one; 10 % ask what became of the latest. All coroutines that are told of a number must be told the same, and a number counts
+//! once.
 //!
 //! *Not here*: tokens that end after a time (`tests/tokens.rs`).
 

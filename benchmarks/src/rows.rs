@@ -1,6 +1,10 @@
 //! Visits to all rows of a table, for the checks after a run.
 //!
-//! *Invariants*: no transaction runs meanwhile.
+//! *Invariants*: no transaction runs meanwhile. A partition is visited once: at its primary, or at another copy if the
+//! primary is in another process. `for_each_primary` leaves the latter partitions out. Partitions that are lost are
+//! passed over. Rows come partition by partition, and in the order of their keys only where the function says so.
+//!
+//! *Not here*: the comparison of copies (`replicas`, and `members` between processes).
 
 use std::ops::{Bound, ControlFlow};
 

@@ -1,6 +1,12 @@
 //! The trait that a workload implements, with its results and errors.
 //!
-//! *Not here*: SQL, whose workloads implement `SqlWorkload` (`sql`).
+//! *Invariants*: the harness creates the tables, loads the rows on several threads at once, runs transactions, and
+//! verifies when no transaction runs any more, in this order. `run_one` runs a transaction once: a conflict is a result.
+//! A transaction that has not found its rows has committed, and changed nothing. Equal seeds give equal draws. An error
+//! says what to do.
+//!
+//! *Not here*: SQL, whose workloads implement `SqlWorkload` (`sql`); the loop of the clients (`harness`); counting
+//! (`statistics`).
 
 use gannet_engine::{Abort, Cluster, ClusterError, Coordinator};
 use gannet_storage::StorageError;

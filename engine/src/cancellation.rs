@@ -7,8 +7,8 @@
 //! Cancelled ── seen by the job ─▶ Detached
 //! ```
 //! A coroutine that has sent a request to a silent member cannot be taken back, as a LOCK may have been granted: it stays
-//! suspended until it is answered. Whoever waits for the job may cancel it. The transaction under way then never logs, or, if it
-//! has logged, completes without a waiter. Afterwards the job is *detached*: the transactions that it still runs clean up.
+//! suspended until it is answered. The waiter of the job may cancel the job. The transaction under way then never logs, or,
+//! if it has logged, completes without a waiter. Afterwards the job is *detached*: the transactions that it still runs clean up.
 //!
 //! *Source*: `docs/protocol.md`, "Unknown outcomes"; `docs/architecture.md`, "RPC", for quarantined sessions.
 //!
@@ -23,7 +23,7 @@ const LOGGING: u8 = 1;
 const CANCELLED: u8 = 2;
 const DETACHED: u8 = 3;
 
-/// Shared by a job and whoever waits for it.
+/// Shared by a job and its waiter.
 #[derive(Debug, Default)]
 pub struct CancellationToken {
     stage: AtomicU8,
@@ -33,7 +33,7 @@ pub struct CancellationToken {
 }
 
 impl CancellationToken {
-    // AcqRel in all: whoever comes second sees what the first has done before.
+    // AcqRel in all: the thread that comes second sees what the first one has done before.
 
     fn change(&self, from: u8, to: u8) -> bool {
         self.stage.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
@@ -49,8 +49,8 @@ impl CancellationToken {
         true
     }
 
-    /// Whether a transaction may log; from then on its outcome is unknown to whoever cancels. The transaction that was cancelled
-    /// may not log, and those that clean up after it may.
+    /// Whether a transaction may log; from then on its outcome is unknown to the waiter that cancels. The transaction that
+    /// was cancelled may not log, and those that clean up after it may.
     pub(crate) fn may_log(&self) -> bool {
         // A transaction that logs already has called this before, or the job is detached.
         self.change(PENDING, LOGGING) || !self.change(CANCELLED, DETACHED)

@@ -436,7 +436,7 @@ impl<R: Replica> Changes<R> {
                     self.proposals.insert(number, change.clone());
                 }
                 if self.is_founding && !matches!(change, Change::Form { .. }) {
-                    // The founder decides on nothing else. Whoever leads hears it again.
+                    // The founder decides on nothing else. The leader hears the proposal again.
                     return Vec::new();
                 }
                 self.for_decider(from, ChangeMessage::Propose { number, change })
@@ -453,10 +453,10 @@ impl<R: Replica> Changes<R> {
         }
     }
 
-    /// Notes that a member was lost, or that a node has come back, for whoever decides now and later.
+    /// Notes that a member was lost, or that a node has come back, for the present decider and for later ones.
     fn note(&mut self, from: usize, message: ChangeMessage) -> Vec<Addressed> {
         match &message {
-            // Whoever decides suspects nobody else's suspects.
+            // A member that does not decide drops its suspicions: a decider suspects nodes by itself.
             ChangeMessage::Lost { how: Loss::Silent, .. } if self.decider.is_none() => {
                 return Vec::new();
             }
@@ -467,7 +467,7 @@ impl<R: Replica> Changes<R> {
                 *known = (*how).max(*known);
                 self.came.retain(|other, entry| (*other, entry.incarnation) != lost);
                 if self.is_founding {
-                    // Whoever leads hears it again.
+                    // The leader hears of the loss again.
                     return Vec::new();
                 }
             }
@@ -479,7 +479,8 @@ impl<R: Replica> Changes<R> {
         self.for_decider(from, message)
     }
 
-    /// Has the decider take a message, if this member is it. Own messages go to whoever is; if that is not known yet, they wait.
+    /// Has the decider take a message, if this member decides. Otherwise own messages go to the member that decides; while
+    /// none is known, they wait.
     fn for_decider(&mut self, from: usize, message: ChangeMessage) -> Vec<Addressed> {
         match (&mut self.decider, self.leader) {
             (Some(decider), _) => {
@@ -487,7 +488,7 @@ impl<R: Replica> Changes<R> {
                 Vec::new()
             }
             (None, Some(leader)) if from == self.node && leader != from => vec![(leader, message)],
-            // Whoever has said it says it again to the next decider.
+            // The member that has said it says it again to the next decider.
             (None, _) => Vec::new(),
         }
     }
@@ -582,7 +583,7 @@ impl<R: Replica> Changes<R> {
         if self.membership.begins(&message, &before)
             && let Step::Prepare { configuration: decided } = &message.step
         {
-            // Whoever decides begins it again, or has it finished with the epoch.
+            // The decider begins the change again, or has it finished with the epoch.
             self.adopting = None;
             self.end_preparing(decided);
         }

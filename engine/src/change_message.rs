@@ -1,6 +1,13 @@
 //! The messages of changes of the configuration.
 //!
-//! *Not here*: who says what and when, in `change`, `decider` and `membership_change`.
+//! *Invariants*: a round has a number, which has the term of its decider: a member passes over a message of an earlier
+//! round. `Propose` has a number that rises with each proposal of its member, so that a proposal that is said again is
+//! made once.
+//!
+//! *Source*: `docs/architecture.md`, "Changes of the configuration".
+//!
+//! *Not here*: who says what and when, in `change` and `decider`; the steps of a change of the membership, in
+//! `membership_change`; other messages between members, in `members/message.rs`.
 
 use serde::{Deserialize, Serialize};
 

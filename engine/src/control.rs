@@ -84,7 +84,7 @@ pub(crate) struct Control {
     pub(crate) answers_left: Cell<u32>,
     /// How far the coroutine's commits have come.
     pub(crate) commits: Commits,
-    /// What the job shares with whoever waits for it.
+    /// What the job shares with its waiter.
     pub(crate) token: RefCell<Option<Arc<CancellationToken>>>,
     /// Transactions that committed, and that did not.
     pub(crate) committed: Cell<u64>,

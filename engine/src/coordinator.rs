@@ -304,7 +304,7 @@ impl<'s> Coordinator<'s> {
         self.transaction.adopted().end_waiting();
     }
 
-    /// Whoever holds the token may cancel the job before it ends, and learns what keeps the job from going on.
+    /// The holder of the token may cancel the job before it ends, and learns what keeps the job from going on.
     pub fn set_cancellation(&mut self, token: Arc<CancellationToken>) {
         token.begin();
         self.transaction.tell_token(Some(Arc::clone(&token)));

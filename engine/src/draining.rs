@@ -5,10 +5,10 @@
 //! cancel ──▶ it gets its share again
 //! remove ──▶ a member that is silent, and without which the others cannot decide to go on, is no member any more
 //! give up ─▶ members that had a majority will never run again, and one that is left decides without them
-//! restart ─▶ it stops as if by a signal, and whoever has started its process starts it again
+//! restart ─▶ it stops as if by a signal, and the program that has started its process starts it again
 //! ```
-//! *Invariants*: a drain loses no copy: what no other member can have stays. It is a wish that the configuration keeps, so whoever decides
-//! goes on with it.
+//! *Invariants*: a drain loses no copy: what no other member can have stays. The configuration keeps the wish for a drain,
+//! so each decider goes on with the drain.
 //!
 //! *Source*: `docs/protocol.md`, "Nodes that are drained".
 //!
@@ -39,8 +39,8 @@ impl Cluster {
     /// rows may be lost, for ever. Nodes that are silent are removed without that. Blocks, as [`Cluster::drain_node`].
     ///
     /// # Errors
-    /// As [`Cluster::drain_node`]; [`ClusterError::NodeRuns`] if this process hears the node, and [`ClusterError::Change`] if whoever decides
-    /// does when it is decided, or if rows would be lost, or the last log of some transactions.
+    /// As [`Cluster::drain_node`]; [`ClusterError::NodeRuns`] if this process hears the node, and [`ClusterError::Change`]
+    /// if the decider hears the node when it decides, or if rows would be lost, or the last log of some transactions.
     pub fn remove_node(&self, node: u16, loses_rows: bool) -> Result<(), ClusterError> {
         self.check_processes()?;
         let status = self.status();
@@ -52,7 +52,7 @@ impl Cluster {
         let change = if loses_rows { Change::Lose(node) } else { Change::Revoke(node) };
         // Other changes may wait for the node.
         match self.manager.propose(change)? {
-            // Whoever decided before has done it.
+            // An earlier decider has done it.
             Err(ChangeError::NoSuchMember(_)) if was_member => Ok(()),
             result => Ok(result?),
         }
@@ -72,8 +72,8 @@ impl Cluster {
         others.give_up(lost.iter().copied().collect())
     }
 
-    /// Has a node's process stop as if by a signal, and end in a way that tells whoever has started it to start it again. It is told, and
-    /// nothing is waited for.
+    /// Has a node's process stop as if by a signal, and end in a way that tells the program which has started it to start it
+    /// again. The process is told, and nothing is waited for.
     ///
     /// # Errors
     /// [`ClusterError::OneProcess`] if all nodes are in one process; [`ClusterError::Change`] if the node is no member that is there;

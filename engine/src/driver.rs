@@ -44,7 +44,7 @@ pub(crate) fn drive<P: Port>(
     match &group {
         // Nobody waits for it if another thread could not start.
         Ok(_) => drop(started.send(())),
-        // Whoever waits finds the reason.
+        // The thread that waits finds the reason.
         Err(panic) => state.fail(&**panic),
     }
     drop(started);

@@ -4,7 +4,7 @@
 //! coordinator   a program, as bytes ──▶ primary of each partition
 //! primary       row, row, ... ─ finish ──▶ the result of some buckets, as bytes
 //! ```
-//! What a program means is up to whoever uses the cluster; see [`FoldPrograms`].
+//! The application decides what a program means; see [`FoldPrograms`].
 //!
 //! *Source*: `docs/protocol.md`, "Folds".
 

@@ -4,8 +4,8 @@
 //! a view without the partition is adopted ─ all older views are gone ─▶ buckets are emptied, a few at a time ─▶ Freed, to the decider
 //! a view without the table is adopted     ─ all older views are gone ─▶ buckets are emptied, a few at a time
 //! ```
-//! Whoever holds a view may use its tables and partitions. So nothing is given back before all views are gone in which the node has the
-//! partition: those of other workers, of coroutines, and of threads that load rows or compare copies.
+//! The holder of a view may use its tables and partitions. So nothing is given back before all views are gone in which the
+//! node has the partition: those of other workers, of coroutines, and of threads that load rows or compare copies.
 //!
 //! *Source*: `docs/protocol.md`, "Copies that move".
 //!

@@ -31,7 +31,7 @@ pub(crate) struct Healer {
 /// What a healer and its thread share.
 #[derive(Default)]
 struct HealerState {
-    /// Whoever holds it holds the lock of changes, too.
+    /// The thread that holds this lock holds the lock of changes, too.
     steps: Mutex<Steps>,
     is_over: Mutex<bool>,
     over: Condvar,
@@ -56,7 +56,7 @@ impl HealerState {
             let _one_at_a_time = lock(changing);
             let mut steps = lock(&self.steps);
             if steps.take(members) {
-                // Under the lock of changes: whoever needs a thread next finds none.
+                // Under the lock of changes: the next call of `heal` finds no thread.
                 steps.has_thread = false;
                 return;
             }

@@ -97,7 +97,7 @@ struct Hosted<P: Port> {
     group: RefCell<Option<WorkerGroup<P>>>,
     /// The numbers of its workers, at least one.
     workers: Vec<usize>,
-    /// Whose turn it is among them.
+    /// The turns so far. They tell which of the workers is next.
     next: Cell<usize>,
     waker: Waker,
     state: Arc<ClusterState>,

@@ -193,7 +193,7 @@ impl Lease {
         {
             return true;
         }
-        // Release: pairs with the Acquire of whoever sends it, who reads the clock afterwards.
+        // Release: pairs with the Acquire of the thread that sends the renewal, and reads the clock afterwards.
         self.wants_renewal.store(true, Ordering::Release);
         false
     }

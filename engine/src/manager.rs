@@ -1,9 +1,9 @@
-//! The manager: whoever decides on changes of the configuration, as those see it who propose them.
+//! The manager: the decider on changes of the configuration, as proposers see it.
 //!
 //! ```text
 //! Cluster ── propose ─▶ Manager ── all members in this process   LocalMembers
-//!                               ├─ members in other processes    Members: whoever leads the replicas of the manager decides
-//!                               └─ members in a simulation       Simulation: whoever leads in a model of that log
+//!                               ├─ members in other processes    Members: the leader of the manager's replicas decides
+//!                               └─ members in a simulation       Simulation: the leader in a model of that log decides
 //! ```
 //! A job of a worker must not wait for a change as other threads do, because the change waits for the worker. It begins the change, and
 //! asks for the answer.
@@ -54,7 +54,7 @@ pub(crate) fn propose_aside(
     let propose = move || {
         // Nothing panics while it is held.
         let _one_at_a_time = changing.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever has asked may have ended.
+        // The job that has asked may have ended.
         let _ = sender.send(manager.propose(change));
     };
     std::thread::Builder::new().name("gannet-change".to_owned()).spawn(propose)?;

@@ -67,7 +67,7 @@ pub struct Node {
     lease: Lease,
     /// Its times, if one is needed.
     lease_terms: OnceLock<LeaseTerms>,
-    /// Has whoever renews the lease look whether that is wanted at once.
+    /// Has the thread that renews the lease look whether a renewal is wanted at once.
     renewal_waker: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Nodes that its workers complain about since that was last told.
     complaints: Mutex<BTreeSet<u16>>,
@@ -195,7 +195,7 @@ impl Node {
         &self.lease
     }
 
-    /// Whoever renews the lease is woken by this if a renewal is wanted at once.
+    /// This wakes the thread that renews the lease if a renewal is wanted at once.
     pub(crate) fn set_renewal_waker(&self, wake: impl Fn() + Send + Sync + 'static) {
         // The members have one node.
         let _ = self.renewal_waker.set(Box::new(wake));
@@ -351,7 +351,7 @@ impl Node {
     /// Has the node's workers adopt a view of a later version.
     ///
     /// # Panics
-    /// If its version is not later: whoever decides on configurations numbers them.
+    /// If its version is not later: the decider numbers the configurations.
     pub(crate) fn publish(&self, view: View) {
         let version = view.configuration().version;
         if self.has_ended() {
@@ -473,7 +473,7 @@ impl Node {
     /// Waits until every worker that runs goes by this version, or a later one; at most for a time. Its transactions are waited for as well,
     /// unless the versions after theirs have only added tables. Whether all do.
     pub(crate) fn wait_for_adoption(&self, version: u64, at_most: Duration) -> bool {
-        // Relaxed: whoever waits has published it, or has heard from a thread that has.
+        // Relaxed: the thread that waits has published it, or has heard from a thread that has.
         let awaited = self.awaited.load(Ordering::Relaxed).min(version);
         self.wait_for_workers(at_most, |state| {
             state.adopted.is_none_or(|it| it.worker >= version && it.coroutines >= awaited)

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! worker ── a node is silent ─▶ Silences of the jobs that wait for it ─┐
-//! lease ─── over, since when ──────────────────────────────────────────┴─▶ Cluster::obstacle() ─▶ whoever waits for a job
+//! lease ─── over, since when ──────────────────────────────────────────┴─▶ Cluster::obstacle() ─▶ the waiter of a job
 //! ```
 //! *Invariants*: workers note a silence only when they send something again. A node whose silence nobody notes any more is
 //! forgotten.
@@ -116,7 +116,7 @@ impl Cluster {
     pub fn obstacle(&self, job: &CancellationToken) -> Option<Obstacle> {
         let node = self.members[0].node();
         let terms = node.lease_terms()?;
-        // Acquire: pairs with the Release of whoever halts it.
+        // Acquire: pairs with the Release of the thread that halts the cluster.
         if self.state.halted.load(Ordering::Acquire) {
             return None;
         }

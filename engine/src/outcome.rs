@@ -4,7 +4,7 @@
 //! conflict   another transaction, or another epoch, was faster    the same transaction again
 //! misuse     the transaction cannot commit as it is written       its code is changed
 //! failure    the cluster, or the node, cannot commit it           the cluster is looked after, or another node asked
-//! requested, cancelled                                            whoever wanted it knows
+//! requested, cancelled                                            its code, or the waiter of its job, wanted it
 //! ```
 //! A full table is a failure: the transaction is right, and the same one commits when there is room.
 //!
@@ -37,7 +37,7 @@ pub enum Abort {
     /// The transaction was aborted by its own code.
     #[error("aborted by the application")]
     Requested,
-    /// Whoever waited for it has cancelled it.
+    /// The waiter of its job has cancelled it.
     #[error("the transaction was cancelled; run it again")]
     Cancelled,
 }

@@ -1,6 +1,20 @@
-//! What a member does for changes of the configuration, as those see it who have it done.
+//! The part of a member in changes of the configuration: the steps that the rounds of a change call, and that members
+//! implement.
 //!
-//! *Not here*: what the members of a process do, in `local_members`; when they do it, in `change` and `membership_change`.
+//! ```text
+//! change             prepare ─┬─ adopt ─ has_adopted                     (check_room before, if members take more partitions)
+//!                             └─ abandon
+//! hand-over          prepare ─ begin_hand_over ─ has_no_lock_holders ─┬─ adopt ─ count_hand_over
+//!                                                                     └─ undo_hand_over ─ abandon
+//! membership change  stop ─ records ─ flush ─ begin_epoch ─ has_adopted
+//! ```
+//! *Invariants*: one change is prepared at a time. `has_no_lock_holders`, `has_adopted` and `records` are asked until all
+//! workers have come so far. A hand-over is undone only if it is certain not to be decided.
+//!
+//! *Source*: `docs/protocol.md`, "Hand-over of primaries" and "Membership change".
+//!
+//! *Not here*: what the members of a process do, in `local_members`; when they do it, in `change` and
+//! `membership_change`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -9,9 +9,10 @@
 //! *Source*: `docs/protocol.md`, "Row reservations".
 //!
 //! *Invariants*: a transaction waits for one row at a time. One of a call holds no row behind that in the order of their names, so calls
-//! alone do not make a ring. Whoever waits asks again, and holds up nobody when it is gone.
+//! alone do not make a ring. A transaction that waits asks again, and holds up no other when it is gone.
 //!
-//! At most half of a worker's coroutines wait, so that the holders' next statements run: whoever comes then goes on without the row.
+//! At most half of a worker's coroutines wait, so that the holders' next statements run: a further transaction goes on
+//! without the row.
 //!
 //! *Not here*: the queues, in `row_reservations`.
 

@@ -3,8 +3,8 @@
 //! ```text
 //! row ─▶ holder, until its hold ends          asks ─▶ waiting, in the order in which they came ─▶ holder ─▶ releases
 //! ```
-//! A reservation serves progress and never correctness, as a scan barrier does: it locks nothing, is not logged, and whoever commits
-//! validates all the same. It ends with its holder's release, with its hold, with the epoch, and with the node. Nobody is told that a row
+//! A reservation serves progress and never correctness, as a scan barrier does: it locks nothing, is not logged, and a transaction that
+//! commits validates all the same. It ends with its holder's release, with its hold, with the epoch, and with the node. Nobody is told that a row
 //! has become free: those that wait ask again, and one that does not for a while has lost its place.
 //!
 //! *Source*: `docs/protocol.md`, "Row reservations".
@@ -118,7 +118,7 @@ impl RowReservations {
     /// Whether rows may be reserved.
     #[inline(always)]
     pub(crate) fn are_there(&self) -> bool {
-        // Relaxed: whoever misses a reservation that is made at the same time was before it.
+        // Relaxed: a LOCK that misses a reservation which is made at the same time was before it.
         self.count.load(Ordering::Relaxed) > 0
     }
 

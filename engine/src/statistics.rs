@@ -1,6 +1,11 @@
 //! Statistics of workers and nodes. A worker publishes its numbers now and then; other threads and other nodes read them.
 //!
-//! *Invariants*: a worker's numbers lie on cache lines that no other worker writes, and only rise.
+//! *Invariants*: a worker's numbers lie on cache lines that no other worker writes, and only rise. Each number stands for
+//! itself, and all count from the start of the node. The times without service of the last 1,024 hand-overs are kept, the
+//! latest first. A report is a message between members: a change of its fields is one of the protocol.
+//!
+//! *Not here*: when members report, in `members`; counts of packets, in crate `rpc`; metrics and SQL that show the
+//! numbers, in `frontend`.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Add;

@@ -13,7 +13,7 @@ impl TableId {
         self.0
     }
 
-    /// The table with a number that was kept. If there is none any more, whoever uses it learns that.
+    /// The table with a number that was kept. If the table is gone, its first use tells the caller so.
     #[must_use]
     pub fn from_number(number: u32) -> Self {
         Self(number)

@@ -29,8 +29,8 @@ impl Cluster {
     /// bucket in each partition. It grows with its rows, until a node's memory limit is reached. Name the rows that a
     /// [loader](Self::loader) adds: it splits no buckets.
     ///
-    /// It is there for all processes of the cluster. Where each of them is to have it, whoever comes first, use
-    /// [`Self::open_table`]. Blocks, so it must not be called on a thread that drives workers.
+    /// The table is there for all processes of the cluster. Where each process is to have it, whichever process comes first,
+    /// use [`Self::open_table`]. Blocks, so it must not be called on a thread that drives workers.
     ///
     /// # Errors
     /// [`ClusterError::Change`] if there is a table of that name, or there are too many, or another process has no room;

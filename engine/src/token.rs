@@ -20,7 +20,7 @@ const CLIENT_BYTES_MAX: usize = 64;
 /// Bytes of the result that is kept under a token.
 pub const TOKEN_RESULT_BYTES_MAX: usize = 1_024;
 
-/// Names a transaction of a client, whoever runs it, and however often.
+/// Names a transaction of a client, whichever node runs it, and however often.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "(Vec<u8>, u64)", into = "(Vec<u8>, u64)")]
 pub struct Token {

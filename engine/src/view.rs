@@ -9,8 +9,8 @@
 //! Routes, roles, log groups and the epoch of new transactions follow from the view of the worker, and from nothing else.
 //!
 //! *Invariants*: a view never changes; a change of the configuration is another view. A worker adopts a view between two steps, while no
-//! handler and no coroutine runs. A transaction keeps the view that it began with to its last PRIMARY. Whoever holds a view may use
-//! its tables: the memory of a table that was dropped is given back with the last view that has it.
+//! handler and no coroutine runs. A transaction keeps the view that it began with to its last PRIMARY. The holder of a view
+//! may use its tables: the memory of a table that was dropped is given back with the last view that has it.
 //!
 //! *Source*: `docs/protocol.md`.
 

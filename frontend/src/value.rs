@@ -1,6 +1,12 @@
 //! Values of SQL and their types.
 //!
-//! *Not here*: values as text (`text`), as bytes (`encoding`) and on the wire (`gannet_server`).
+//! *Invariants*: a value does not know its type: integers of all widths are one variant, so are texts of all kinds,
+//! arrays as text, and times with and without zone. The type of the column bounds a value before it is stored. Times with
+//! zone are UTC. A CHAR has no blanks at its end, except in a type that is padded.
+//!
+//! *Source*: PostgreSQL 15 documentation, chapter 8 (data types).
+//!
+//! *Not here*: values as text (`text`), as bytes (`encoding`) and on the wire (`gannet_server`); arrays (`array`).
 
 use chrono::{NaiveDate, NaiveDateTime};
 use rust_decimal::Decimal;

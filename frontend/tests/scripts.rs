@@ -1,4 +1,10 @@
 //! SQL scripts: each file in `slt/` is a scenario, run through a session.
+//!
+//! All scripts use one database, on a cluster of three nodes in this process. A script fails at the first statement that gives
+//! other rows, another number of changed rows, or another error than the file says. The test reports each script that failed.
+//!
+//! *Not here*: results that SQLite gives, too (`differential.rs`); random statements (`tests/sql_fuzz.rs`);
+//! PostgreSQL's clients (`tests/server`).
 
 use std::path::PathBuf;
 use std::sync::Arc;

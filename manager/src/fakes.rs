@@ -1,4 +1,9 @@
 //! Stand-ins for tests: a disk in memory that fills up or fails, and a state machine that remembers all decisions.
+//!
+//! A test sets the error of all writes to come. An append that fails still writes half of its bytes, as a torn write does.
+//! Clones of a disk are the same disk, so a test opens the files again as the next process would.
+//!
+//! *Not here*: files and their sync (`disk.rs`; `tests/server/synced.rs` watches the system calls).
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

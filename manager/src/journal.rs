@@ -79,7 +79,7 @@ pub(crate) struct Saved {
     pub(crate) state: Vec<u8>,
 }
 
-/// Whose log it is.
+/// The replica that has the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Owner {
     pub(crate) cluster: String,

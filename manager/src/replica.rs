@@ -179,8 +179,8 @@ impl Replica {
     /// Starts a replica that goes on from its directory, and votes alone from now on: an operator has given up the majority that voted before,
     /// for ever. `all` are the replicas that hear its decisions. Otherwise as [`Self::start`].
     ///
-    /// The caller is sure of two things: nobody of that majority votes any more, and no other replica that is left has a log with a later
-    /// [`LogEnd`]. Then this log has all decisions that anybody who is left goes by.
+    /// The caller is sure of two things: no replica of that majority votes any more, and no other replica that is left has a
+    /// log with a later [`LogEnd`]. Then this log has all decisions that a replica which is left goes by.
     ///
     /// # Errors
     /// As [`Self::start`]; there is no directory, or it cannot be written to.
@@ -341,8 +341,8 @@ async fn change_members(raft: Raft<Types>, own: u64, wanted: LogMembers) {
     }
 }
 
-/// The next step from the present members of the log to those that are wanted: whoever comes hears decisions before it votes, and whoever
-/// goes votes no more before it hears none.
+/// The next step from the present members of the log to those that are wanted: a replica that comes hears decisions before
+/// it votes, and a replica that goes votes no more before it hears none.
 fn next_change(
     present: &Membership<u64, EmptyNode>,
     wanted: &LogMembers,
@@ -514,7 +514,7 @@ mod tests {
         drop(ended);
     }
 
-    /// Has a decision made by these voters; whoever leads when all nodes have heard of it.
+    /// Has a decision made by these voters; the node that leads when all nodes have heard of it.
     fn decide(
         replicas: &Replicas,
         events: &BTreeMap<u16, Receiver<Event>>,

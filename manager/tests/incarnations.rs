@@ -1,5 +1,10 @@
-//! A process that comes back without what its predecessor had stored must not be taken for that one: the predecessor's promises and votes
-//! are gone.
+//! A process that comes back without what its predecessor had stored must not be taken for that one:
+//! the predecessor's promises and votes are gone.
+//!
+//! Two replicas run on one thread, and the test carries a request for a vote from one to the other. The test fails if a replica
+//! of another incarnation answers, or if that replica still gives no answer when rule `ONE_INCARNATION` is removed.
+//!
+//! *Source*: `docs/protocol.md`, "Nodes that come back".
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,12 @@
 //! Two endpoints over a network that loses, duplicates, reorders and damages packets; and invalid packets.
+//!
+//! All endpoints share one thread, in virtual time. The network is a queue with faults by a seed, or the rings of
+//! `memory`. A test fails if a request does not run exactly once, if an answer is wrong, if a refusal is lost, or if an
+//! invalid packet runs or is counted by another fault. Three tests fuzz packets, bytes and sessions.
+//!
+//! *Source*: `docs/architecture.md`, "RPC".
+//!
+//! *Not here*: when requests are sent again (`losses.rs`), threads (`threads.rs`), sockets (`udp.rs`), and devices (`verbs`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod echo;

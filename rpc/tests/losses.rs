@@ -1,4 +1,12 @@
 //! Retransmission in virtual time: requests with lost packets are sent again soon, and delayed ones are not.
+//!
+//! Two endpoints share one thread; the test decides when each packet arrives, if at all. A test fails if a request runs
+//! twice or never, if a lost one takes more round trips than its repetition needs, if random losses take most of the
+//! rate, or if many requests are repeated without a loss.
+//!
+//! *Source*: `rpc/src/loss_detection.rs`, after RFC 8985, and `docs/architecture.md`, "RPC".
+//!
+//! *Not here*: losses by congestion (`incast.rs`), and damaged packets (`endpoints.rs`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod echo;

@@ -1,4 +1,10 @@
 //! Endpoints over rings in memory that is mapped twice, as by two processes; and a process that is killed during its work.
+//!
+//! One test starts its own program again as node 1, with `the_other_process`, which does nothing in an ordinary run.
+//! Another test has two threads, whose sleeps end after 1 ms at the latest. A test fails if an answer is wrong or
+//! missing, if the killed process leaves an invalid frame, or if memory of another shape or process is taken.
+//!
+//! *Not here*: lost wake-ups, for which the unit tests in `rpc/src/parking.rs` look within one process.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod echo;

@@ -1,4 +1,11 @@
 //! Endpoints over real UDP sockets, and strangers that send arbitrary datagrams.
+//!
+//! The sockets belong to this host, with IPv4 or IPv6, with and without a cluster key. A test fails if a request does not
+//! run exactly once, if a wake-up of an idle thread is lost, or if an error does not say what to change. Random bytes,
+//! replays, and datagrams of another key, cluster, epoch or incarnation must be counted, and run nothing.
+//!
+//! *Not here*: the layout of datagrams (`rpc/src/udp/datagram.rs`), and networks with faults between processes
+//! (`tests/server/chaos`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod echo;

@@ -1,5 +1,11 @@
-//! AMALGAMATE(a, b), 15 %: locks 3 rows in one round, then log, backup, primary.
-//! C[b] += S[a] + C[a]; S[a] = C[a] = 0. In SQL: BEGIN, 1 SELECT, 3 UPDATE, COMMIT.
+//! AMALGAMATE(a, b), 15 %: locks, reads and writes 3 rows; 3 rounds. In SQL: BEGIN, 1 SELECT, 3 UPDATE, COMMIT.
+//!
+//! `C[b] += S[a] + C[a]`; `S[a] = C[a] = 0`. Messages to other nodes, at most, with f > 0 backups: LOCK 2; LOG f;
+//! BACKUP 2f; PRIMARY 2, with the next transaction. The two rows of an account have one primary, and share messages.
+//!
+//! *Outcome*: never refused. A missing account ends the run.
+//!
+//! *Source*: FaSST's released code, for share and amounts; FaSST section 5, for the rounds.
 
 use gannet_benchmarks::sql::{SqlConnection, SqlFailure, in_transaction};
 use gannet_engine::{Abort, LockMode, Transaction};

@@ -1,4 +1,11 @@
-//! BALANCE(a), 15 %: reads S[a] and C[a] in one round, then validation. In SQL: 1 SELECT.
+//! BALANCE(a), 15 %: reads 2 rows, writes none; 2 rounds. In SQL: 1 SELECT, a join.
+//!
+//! The sum `S[a] + C[a]`. Messages to other nodes, at most: READ 1; VALIDATE 1. The two rows of an account have one
+//! primary, and share messages.
+//!
+//! *Outcome*: never refused. A missing account ends the run.
+//!
+//! *Source*: FaSST's released code, for share and amounts; FaSST section 5, for the rounds.
 
 use gannet_benchmarks::sql::{SqlConnection, SqlFailure};
 use gannet_engine::{Abort, Transaction};

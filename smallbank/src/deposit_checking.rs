@@ -1,5 +1,11 @@
-//! DEPOSIT_CHECKING(a), 15 %: locks C[a], then log, backup, primary. C[a] += 1.30.
-//! In SQL: 1 UPDATE.
+//! DEPOSIT_CHECKING(a), 15 %: locks, reads and writes 1 row; 3 rounds. In SQL: 1 UPDATE.
+//!
+//! `C[a] += 1.30`. Messages to other nodes, at most, with f > 0 backups: LOCK 1; LOG f; BACKUP f; PRIMARY 1, with the
+//! next transaction.
+//!
+//! *Outcome*: never refused. A missing account ends the run.
+//!
+//! *Source*: FaSST's released code, for share and amounts; FaSST section 5, for the rounds.
 
 use gannet_benchmarks::sql::{SqlConnection, SqlFailure};
 use gannet_engine::{Abort, LockMode, Transaction};

@@ -1,5 +1,8 @@
 //! SmallBank on plain hash maps: the same rows and draws, and nothing else.
 //!
+//! *Invariants*: each thread has maps of its own. They have as many accounts as its share, numbered from 0, and 2 at least.
+//! A transaction that finds its accounts counts as done, and so does a payment that is refused.
+//!
 //! *Not here*: threads and measurement, which the harness has.
 
 use gannet_benchmarks::{FloorReport, FloorWorkload, Random, Report, Settings, run_floor};

@@ -1,5 +1,13 @@
-//! SEND_PAYMENT(a, b), 25 %: locks C[a] and C[b] in one round, then log, backup, primary.
-//! Refused if C[a] < 5.00; else 5.00 move from a to b. In SQL: BEGIN, 2 UPDATE, the second if the first changed a row, COMMIT.
+//! SEND_PAYMENT(a, b), 25 %: locks, reads and writes 2 rows; 3 rounds. In SQL: BEGIN, 2 UPDATE, the second if the first
+//! changed a row, COMMIT.
+//!
+//! 5.00 move from `C[a]` to `C[b]`. Messages to other nodes, at most, with f > 0 backups: LOCK 2; LOG f; BACKUP 2f;
+//! PRIMARY 2, with the next transaction. If refused: LOCK 2; UNLOCK 2.
+//!
+//! *Outcome*: refused if `C[a] < 5.00`. A refused payment changes nothing, commits, qualifies, and counts in the tally of
+//! refused payments. A missing account ends the run.
+//!
+//! *Source*: FaSST's released code, for share and amounts; FaSST section 5, for the rounds.
 
 use gannet_benchmarks::sql::{SqlConnection, SqlFailure, in_transaction};
 use gannet_engine::{Abort, LockMode, Transaction};

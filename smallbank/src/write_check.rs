@@ -1,6 +1,12 @@
-//! WRITE_CHECK(a), 15 %: reads S[a] and locks C[a] in one round, then validation of S[a], log,
-//! backup, primary. C[a] -= 5.00, or 6.00 if S[a] + C[a] < 5.00.
-//! In SQL: BEGIN, 1 SELECT, 1 UPDATE, COMMIT.
+//! WRITE_CHECK(a), 15 %: reads 2 rows, locks and writes 1 of them; 4 rounds. In SQL: BEGIN, 1 SELECT, 1 UPDATE, COMMIT.
+//!
+//! `C[a] -= 5.00`, or 6.00 if `S[a] + C[a] < 5.00`. Messages to other nodes, at most, with f > 0 backups: READ and
+//! LOCK 1; VALIDATE 1, of `S[a]`; LOG f; BACKUP f; PRIMARY 1, with the next transaction.
+//!
+//! *Outcome*: never refused. A check counts in one of two tallies, covered or overdraft, from which `verify.rs` has the
+//! sum. A missing account ends the run.
+//!
+//! *Source*: FaSST's released code, for share and amounts; FaSST section 5, for the rounds.
 
 use gannet_benchmarks::sql::{SqlConnection, SqlFailure, in_transaction};
 use gannet_engine::{Abort, LockMode, Transaction};

@@ -42,7 +42,7 @@ impl Table {
                 return None;
             }
             let has_removed = self.install(bucket, next, unit, false);
-            // After the version, so that whoever sees the bucket free sees the version too.
+            // After the version, so that a thread that sees the bucket free sees the version too.
             self.release(bucket, unit);
             Some(has_removed)
         });

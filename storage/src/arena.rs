@@ -143,7 +143,7 @@ impl Arena {
     #[inline(always)]
     #[must_use]
     pub fn has_crowded(&self) -> bool {
-        // Relaxed: whoever means it asks take_crowded().
+        // Relaxed: a worker that acts on it calls take_crowded() first.
         self.has_crowded.load(Ordering::Relaxed)
     }
 
@@ -214,8 +214,8 @@ impl Arena {
             return;
         }
         let extents = joined(extents);
-        // Release: pairs with the Acquire fence of a reader that still holds a cell of these: whoever sees a zero sees that the
-        // sequence of its bucket has moved on.
+        // Release: pairs with the Acquire fence of a reader that still holds a cell of these: a reader that sees a zero sees
+        // that the sequence of its bucket has moved on.
         fence(Ordering::Release);
         for extent in &extents {
             self.memory.clear(extent.first_word(), extent.lines * LINE_WORDS);
@@ -224,7 +224,8 @@ impl Arena {
         extents.into_iter().for_each(|extent| free.give_back(extent));
     }
 
-    /// Counts extents as free. They are zeros, and handed out, when whoever calls [`Self::take_retired`] has given them back.
+    /// Counts extents as free. They are made zero, and may be handed out, when the caller of [`Self::take_retired`] gives
+    /// them back.
     pub(crate) fn retire(&self, extents: Vec<Extent>) {
         let mut known = lock(&self.extents);
         extents.iter().for_each(|extent| known.retire(*extent));
@@ -325,7 +326,7 @@ impl Memory {
         }
         let edges = [start..pages.start, pages.end..end];
         let words = edges.into_iter().flat_map(|edge| &self.words()[edge.start / 8..edge.end / 8]);
-        // Relaxed: as every word; whoever gets the memory next takes the lock of the extents.
+        // Relaxed: as every word; the thread that gets the memory next takes the lock of the extents.
         words.for_each(|word| word.store(0, Ordering::Relaxed));
     }
 

@@ -178,8 +178,8 @@ impl<'a> Bucket<'a> {
             // Loom knows sequential consistency of fences, not of accesses.
             fence(Ordering::SeqCst);
         }
-        // Acquire, in SeqCst: pairs with the Release in release(), so that whoever sees the bucket
-        // free also sees the version and the words that its last owner stored. SeqCst: pairs with
+        // Acquire, in SeqCst: pairs with the Release in release(), so that a thread that sees the
+        // bucket free also sees the version and the words that its last owner stored. SeqCst: pairs with
         // acquire(). Of two transactions that each lock one bucket and then validate the other's, one
         // must see the other's lock, or both commit on reads that the other's write makes stale.
         Owner(self.words[OWNER].load(Ordering::SeqCst))

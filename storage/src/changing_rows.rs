@@ -1,4 +1,10 @@
 //! For tests: the rows of one table, which change by units, as at a backup.
+//!
+//! *Invariants*: the table has one partition and one root. There are 16 keys, of which two have one hash. A change is a
+//! step, with a number from 1: 0 splits the bucket of a key, 1 to 3 write the key with values of different lengths, 4 and
+//! 5 remove it, 6 merges its bucket. Each unit must apply; a change that is not possible is none.
+//!
+//! *Not here*: the tests, in `fold.rs` and `validate.rs`; locks and primaries.
 
 use std::sync::Arc;
 

@@ -5,7 +5,8 @@
 //! LOCK of a partition with few buckets, refused ─────────────┴ every so often ─────────────────────────────────────────────┼▶ noted
 //! PRIMARY that removes rows ─────────────────────────────────  every so often: has a sample too few rows? ─────────────────┘
 //! ```
-//! What is noted is for whoever splits and merges buckets. It is a hint: a note that comes late or is lost costs time alone, and the next one follows.
+//! The notes are for the job of the engine that splits and merges buckets. They are hints: a note that comes late or is lost
+//! costs time alone, and the next one follows.
 //!
 //! *Invariants*: nothing is allocated, and no lock is taken.
 
@@ -65,7 +66,7 @@ impl Table {
     /// The partitions that have too few buckets, or too many, each once.
     pub fn take_crowded(&self) -> impl Iterator<Item = u16> {
         let numbered = (0..).zip(&self.crowding);
-        // Relaxed: whoever notes one sets the node's flag after it.
+        // Relaxed: the thread that notes a partition sets the node's flag afterwards.
         let taken = numbered.filter(|(_, it)| {
             it.is_noted.load(Ordering::Relaxed) && it.is_noted.swap(false, Ordering::Relaxed)
         });

@@ -2,10 +2,11 @@
 //! buckets, and what locks have reserved.
 //!
 //! *Invariants*: the memory that is counted is the same as before the table was created. The last owner of a table drops it, so nobody
-//! reads it any more: there is no one to wait for. Whoever removes a partition has waited for all that could read it.
+//! reads it any more: there is no one to wait for. The caller that removes a partition has waited for all threads that could
+//! read it.
 //!
-//! *Not here*: the order in which copies go. A primary gives back what it has granted after its backups have (rule C9), which is up to
-//! whoever drops tables.
+//! *Not here*: the order in which copies go. A primary gives back what it has granted after its backups have (rule C9): the
+//! engine sees to that.
 
 use std::ops::Range;
 

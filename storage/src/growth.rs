@@ -11,7 +11,8 @@
 //! of their key's bucket, and a bucket that was split since has another version.
 //!
 //! The primary splits in the order of the numbers (linear hashing), so that the *extent*, level and first number that is not born,
-//! mostly tells where a key is. It is a hint. Whoever finds another level than expected walks from the root (`present_address_of`).
+//! mostly tells where a key is. It is a hint. A thread that finds another level than expected walks from the root
+//! (`present_address_of`).
 //!
 //! The primary takes the memory of the new bucket, and room for the rows that move, before it grants the lock of a split (rule C9). It locks the
 //! half that is to be born, too, which keeps that memory.
@@ -211,7 +212,7 @@ impl Table {
     pub(crate) fn present_address_of(&self, location: Location) -> BucketAddress {
         let partition = self.partition(location.partition).expect("the partition of an address");
         let main = partition.main_buckets().expect("a partition that is used stays");
-        // Mostly there already: whoever walks has seen a split.
+        // Mostly there already: the thread that walks has seen a split.
         let growth = partition.growth_or_new(self.layout().buckets);
         let (mut number, mut born_at) = (location.root, 0);
         loop {
@@ -442,7 +443,7 @@ impl Table {
         half.into_iter().for_each(|half| self.release_half(unit, half, true));
     }
 
-    /// Notes that a bucket is born, if it is: whoever looks for keys goes by that.
+    /// Notes that a bucket is born, if it is: threads that look for keys go by the extent.
     pub(crate) fn note_born(&self, number: u16, bucket: u32) {
         let roots = self.layout().buckets;
         let Some(partition) = self.partition(number).filter(|_| bucket >= roots) else { return };

@@ -1,6 +1,12 @@
-//! Snapshots of a table, bucket by bucket, for verification.
+//! Snapshots of a table, bucket by bucket: for verification, for learners that copy a partition, and for merges.
 //!
-//! *Invariants*: a snapshot is one moment of its bucket. A locked bucket is read in its old version: a snapshot is no transaction.
+//! *Invariants*: a snapshot is one moment of its bucket. A locked bucket is read in its old version: a snapshot is no
+//! transaction. Rows come by ascending key, those of a heap table by their hash, so that equal buckets give equal
+//! snapshots at all copies. A bucket that is not born has version 0 and no rows.
+//!
+//! *Source*: `docs/protocol.md`, "Copies that are made again", step 3, for `write_copy`.
+//!
+//! *Not here*: a copy that is installed (`apply.rs`), and folds of many buckets (`fold.rs`).
 
 use std::collections::BTreeSet;
 

@@ -49,7 +49,7 @@ impl LockCounts {
     #[inline(always)]
     pub(crate) fn dropped(&self, owner: Owner, partition: u16) {
         let count = self.of(owner, partition);
-        // Release: pairs with the Acquire in count(): whoever sees that no lock is left sees the rows.
+        // Release: pairs with the Acquire in count(): a thread that sees that no lock is left sees the rows.
         count.store(count.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Release);
     }
 

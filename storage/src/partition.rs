@@ -104,14 +104,15 @@ impl Partition {
     /// The main buckets if the partition is served.
     #[inline(always)]
     pub(crate) fn served_buckets(&self) -> Option<MainBuckets> {
-        // Acquire: pairs with the Release in has_grown() and serve_partition(): whoever sees that buckets were split sees which.
-        // Whoever needs that no request of before is still running waits for all workers.
+        // Acquire: pairs with the Release in has_grown() and serve_partition(): a thread that sees that buckets were split
+        // sees which. A thread that needs that no earlier request is still running waits for all workers.
         MainBuckets::of(self.served_word.load(Ordering::Acquire))
     }
 
-    /// Has those who look for a key ask which buckets were split.
+    /// Has threads that look for a key ask which buckets were split.
     pub(crate) fn has_grown(&self) {
-        // Release: pairs with the Acquire in main_buckets() and served_buckets(). Whoever misses the bit finds a bucket of another level.
+        // Release: pairs with the Acquire in main_buckets() and served_buckets(). A thread that misses the bit finds a
+        // bucket of another level.
         self.first_word.fetch_or(MainBuckets::GROWN, Ordering::Release);
         let grown = |word| (word != 0).then_some(word | MainBuckets::GROWN);
         // A partition that is not served stays so.
@@ -156,8 +157,8 @@ impl Table {
     /// Has a partition that is held serve transactions. It has all rows.
     pub fn serve_partition(&self, partition: u16) {
         if let Some(partition) = self.partition(partition) {
-            // Acquire and Release: as in has_grown(), whose bit is passed on. Whoever asks this node for rows has heard of a later
-            // configuration than those who fill it.
+            // Acquire and Release: as in has_grown(), whose bit is passed on. A coordinator that asks this node for rows has
+            // heard of a later configuration than the nodes that fill the partition.
             let word = partition.first_word.load(Ordering::Acquire);
             partition.served_word.store(word, Ordering::Release);
         }

@@ -184,7 +184,7 @@ mod tests {
         rows.release(&arena, row(1, 7));
         assert!(rows.reserve(&arena, (Need::cells(2), Quota::WithinShare), row(2, 7)));
         assert!(!rows.reserve(&arena, (Need::cells(2), Quota::WithinShare), row(2, 8)));
-        // Whoever has reserved gets a chain, each of them another.
+        // Each owner that has reserved gets a chain of its own.
         let owners = (0..reserved).filter(|&number| number != 7).map(|number| row(1, number));
         let mut taken: Vec<_> = owners
             .chain([row(2, 7)])

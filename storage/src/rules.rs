@@ -1,6 +1,11 @@
 //! The rules of this crate that a test can remove.
 //!
-//! *Source*: `docs/protocol.md` for C8 and C9, "Locked buckets", and "Unit of change".
+//! *Invariants*: a rule holds unless a test has removed the rule, which takes the Cargo feature `mutants`, or loom.
+//!
+//! *Source*: `docs/protocol.md`, "Rules by name". The rules of sequences, fences, chains and mapped memory are those of
+//! `bucket.rs` and `cells.rs`.
+//!
+//! *Not here*: the tests that remove them, which `tests/mutants.rs` lists.
 
 gannet_rules::rules! {
     /// Each coroutine has a log slot of its own.

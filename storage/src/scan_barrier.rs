@@ -63,7 +63,8 @@ impl Table {
         }
     }
 
-    /// Ends all barriers of a partition. Whoever has set one may release it later, or at another node: nothing is found there.
+    /// Ends all barriers of a partition. A transaction that has set a barrier may release it later, or at another node:
+    /// nothing is found there.
     pub(crate) fn end_barriers(&self, partition: u16) {
         self.barriers(partition).iter().for_each(|barriers| barriers.clear());
     }

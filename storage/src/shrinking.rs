@@ -263,7 +263,8 @@ impl Table {
     pub(crate) fn end_merge(&self, unit: &BucketUpdate<'_>, is_primary: bool) {
         let Some(number) = self.half_of(unit.bucket, unit.base_version) else { return };
         if let Some(growth) = self.partition(unit.partition).and_then(Partition::growth) {
-            // Release: whoever sees it has perhaps missed rows. Before the half's lock is released, on which `validate_whole` relies.
+            // Release: a validation that sees another count has perhaps missed rows. The count rises before the half's lock
+            // is released, on which `validate_whole` relies.
             growth.merges.fetch_add(1, Ordering::Release);
         }
         self.release_half(unit, number, is_primary);
@@ -384,7 +385,7 @@ impl Table {
         between.is_some_and(|between| between.is_multiple_of(distance))
     }
 
-    /// Notes that the last buckets are dead, as far as they are: whoever looks for keys goes by that.
+    /// Notes that the last buckets are dead, as far as they are: threads that look for keys go by the extent.
     pub(crate) fn note_dead(&self, number: u16) {
         let roots = self.layout().buckets;
         let Some(partition) = self.partition(number) else { return };

@@ -27,7 +27,7 @@ impl Table {
         }
         let bucket = self.bucket(address);
         // Checked under the sequence, so that of two threads with the same request one finds it done,
-        // and does not free the lock of whoever came next.
+        // and does not free the lock of the next owner.
         bucket.write(|next| {
             if bucket.owner() != owner {
                 return Unlocked::NotHeld;
@@ -55,7 +55,7 @@ impl Table {
                 continue;
             }
             bucket.write(|next| {
-                // Whoever takes the lock over after this look reserves nothing before the sequence is free again.
+                // A transaction that takes the lock over after this look reserves nothing before the sequence is free again.
                 if bucket.owner() == dead {
                     // It may have room for rows that a split or a merge was to bring.
                     bucket.end_reservation(next, true, || partition);

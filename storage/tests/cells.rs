@@ -1,5 +1,11 @@
-//! Freed memory at two copies. A lock that a primary grants fits the backup (rule C9), although the backup applies updates of
-//! other buckets in another order and may have less memory, whatever went before.
+//! Freed memory at two copies. A lock that a primary grants fits the backup (rule C9), although the backup applies
+//! updates of other buckets in another order and may have less memory, whatever went before.
+//!
+//! A property test draws inserts, updates, deletes and aborts of an ordered table and a fixed one, in one arena at each
+//! copy. It fails if a decided update is not applied, if a copy uses more than the partition's share, if the ordered
+//! table keeps memory when its rows are deleted, or if the memory was never full.
+//!
+//! *Not here*: one copy at its limit (`heap_table.rs`), and splits that find no memory (`growth.rs`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(not(loom))]
 

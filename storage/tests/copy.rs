@@ -1,5 +1,12 @@
-//! A partition that is filled from another copy while transactions go on: copies of buckets and updates come in any order, and some
-//! twice; in the end both copies are equal.
+//! A partition that is filled from another copy while transactions go on: copies of buckets and updates come in any
+//! order, and some twice; in the end both copies are equal.
+//!
+//! A property test has two tables on one thread, without locks. In the grace period some updates do not come, and no bucket
+//! is copied. The test fails if a bucket differs, if an update waits for ever, or if the copy serves transactions too early.
+//!
+//! *Source*: `docs/protocol.md`, "Copies that are made again".
+//!
+//! *Not here*: splits and merges meanwhile (`engine/src/learning/tests.rs`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;

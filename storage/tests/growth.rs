@@ -1,4 +1,12 @@
 //! Growth and shrinking: buckets are split and merged at two copies while rows are inserted, deleted and read.
+//!
+//! Primary and backup are tables on one thread. Several splits or merges reach the backup in reverse order, and each unit
+//! comes twice. A test fails if the copies differ, if a row is not found, also at an address from before the splits, if a
+//! split is granted without memory or beside a lock, or if a table that has emptied keeps its buckets.
+//!
+//! *Source*: `docs/protocol.md`, "Growth", and `docs/protocol.md`, "Shrinking".
+//!
+//! *Not here*: readers beside a split (`storage/src/loom_tests.rs`), and learners (`engine/src/learning/tests.rs`).
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

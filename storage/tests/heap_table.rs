@@ -1,4 +1,11 @@
 //! Heap tables at their memory limit: a granted lock has room for the announced value.
+//!
+//! Owners lock rows of one table for values of 1,000 bytes until a lock is refused; all of it on one thread. A test fails
+//! if a granted write exceeds the limit or loses a value, or if an abort gives back more or less than its own reservation.
+//!
+//! *Source*: rule C9 in `docs/protocol.md`.
+//!
+//! *Not here*: two copies (`cells.rs`), and tables with fixed values (`table.rs`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(not(loom))]
 

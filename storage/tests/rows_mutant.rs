@@ -1,4 +1,12 @@
-//! Without one of the rules of conflicts by row, something that came and went between a read and its validation is not noticed.
+//! Without one of the rules of rows, ranges and merges, a change between a read and its validation is not noticed.
+//!
+//! The table is a backup's copy on one thread. A test reads, changes rows by units, and validates. It fails if a validation
+//! passes over the change while all rules hold, or notices the change without the rule. Removed are `LEAVING_ENTRIES`,
+//! `REMOVAL_MARKS`, `MARKS_OF_LEAVES`, `ONE_HASH`, `MERGED_VERSION`, `MERGED_MARKS` and `MERGED_BUCKETS`.
+//!
+//! *Source*: `docs/protocol.md`, "Rules by name".
+//!
+//! *Not here*: other rules; `tests/mutants.rs` lists the tests that remove them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(all(feature = "mutants", not(loom)))]
 

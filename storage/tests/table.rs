@@ -1,4 +1,13 @@
 //! The operations of a table against a `BTreeMap`, at a primary and at a backup that gets the same units.
+//!
+//! One thread uses tables, most of them with fixed values, of few buckets. A property test draws transactions, whose
+//! units reach the backup once, twice or late. A test fails if an operation answers otherwise than the model, if a unit
+//! is applied twice or over a gap, if copies differ, if a lock is granted without room (rule C9), or if a lock of an
+//! earlier epoch keeps a bucket.
+//!
+//! *Source*: `docs/protocol.md`, "Unit of change", and `docs/protocol.md`, "Locked buckets".
+//!
+//! *Not here*: threads (`torn_reads.rs`), rows of any length (`heap_table.rs`, `cells.rs`), and splits (`growth.rs`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(not(loom))]
 

@@ -1,4 +1,9 @@
 //! Threads read a bucket while others write it: each read belongs to one version.
+//!
+//! Two writers and a reader share a bucket of short or long values; two buckets of changing rows have a writer and a reader each.
+//! A test fails if a read mixes two versions, if a version falls, or if a unit is lost. The thread sanitizer runs this, too.
+//!
+//! *Not here*: interleavings that threads seldom meet (`storage/src/loom_tests.rs`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(not(loom))]
 

@@ -1,6 +1,14 @@
-//! DELETE_CALL_FORWARDING, 2 %: reads 1 row, locks 1, then validation of the first, log, backup,
-//! primary. Fails if the row is absent: 31.25 % succeed at first. In SQL: BEGIN, 1 SELECT,
-//! 1 DELETE, COMMIT.
+//! DELETE_CALL_FORWARDING, 2 %: reads 1 row, the subscriber's number, then locks, reads and removes 1; 5 rounds. In SQL:
+//! BEGIN, 1 SELECT, 1 DELETE, COMMIT.
+//!
+//! Messages to other nodes, at most, with f > 0 backups: READ 1; LOCK 1; VALIDATE 1, of the number; LOG f; BACKUP f;
+//! PRIMARY 1, with the next transaction. If the row is absent: READ 1; LOCK 1; VALIDATE 2, and no UNLOCK, as no lock was
+//! granted.
+//!
+//! *Outcome*: 31.25 % succeed at first. If the row is absent, nothing changes, and the transaction counts as one whose
+//! rows are missing.
+//!
+//! *Source*: the TATP specification, as public ports of the benchmark quote it; FaSST section 5, for the rounds.
 
 use gannet_benchmarks::Random;
 use gannet_benchmarks::sql::{SqlConnection, SqlFailure, in_transaction};

@@ -1,5 +1,9 @@
 //! TATP on plain hash maps: the same rows and draws, and nothing else.
 //!
+//! *Invariants*: each thread has maps of its own, with as many subscribers as its share, numbered anew from 1. A
+//! transaction makes the draws of its counterpart at the engine, and tells whether the transaction qualifies. A row that
+//! is read is copied, as for a client.
+//!
 //! *Not here*: threads and measurement, which the harness has.
 
 use gannet_benchmarks::{FloorReport, FloorWorkload, Random, Report, Settings, run_floor};

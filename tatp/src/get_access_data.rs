@@ -1,4 +1,11 @@
-//! GET_ACCESS_DATA, 35 %: one read, one round, 1 message. The row exists for 62.5 % of types. In SQL: 1 SELECT.
+//! GET_ACCESS_DATA, 35 %: reads 1 row, writes none; 1 round. In SQL: 1 SELECT.
+//!
+//! Messages to other nodes, at most: READ 1. One read of one bucket needs no VALIDATE.
+//!
+//! *Outcome*: the row exists for 62.5 % of types. A transaction without the row commits, and counts as one whose rows are
+//! missing.
+//!
+//! *Source*: the TATP specification, as public ports of the benchmark quote it; FaSST section 5, for the rounds.
 
 use gannet_benchmarks::Random;
 use gannet_benchmarks::sql::{SqlConnection, SqlFailure, SqlRows};

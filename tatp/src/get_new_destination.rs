@@ -1,8 +1,13 @@
-//! GET_NEW_DESTINATION, 10 %: 1 read, then 1 to 3 reads if the facility is active, then validation.
-//! In SQL: 1 SELECT, a join.
+//! GET_NEW_DESTINATION, 10 %: reads 1 row, then 1 to 3 rows if the facility is active, writes none; 1 or 3 rounds. In
+//! SQL: 1 SELECT, a join.
 //!
-//! Qualifies if some call forwarding of an active facility starts at or before the probe's start and
-//! ends after the probe's end.
+//! Messages to other nodes, at most: READ 1; if the facility is active, READ 3 and VALIDATE 4.
+//!
+//! *Outcome*: the transaction qualifies if some call forwarding of an active facility starts at or before the probe's
+//! start and ends after the probe's end. Any other one commits, and counts as one whose rows are missing.
+//! `expectation.rs` derives the rate from the loaded rows.
+//!
+//! *Source*: the TATP specification, as public ports of the benchmark quote it; FaSST section 5, for the rounds.
 
 use gannet_benchmarks::Random;
 use gannet_benchmarks::sql::{SqlConnection, SqlFailure, SqlRows};

@@ -1,4 +1,10 @@
-//! GET_SUBSCRIBER_DATA, 35 %: one read, one round, 1 message. The row always exists. In SQL: 1 SELECT.
+//! GET_SUBSCRIBER_DATA, 35 %: reads 1 row, writes none; 1 round. In SQL: 1 SELECT.
+//!
+//! Messages to other nodes, at most: READ 1. One read of one bucket needs no VALIDATE.
+//!
+//! *Outcome*: the row always exists. A transaction without the row would count as one whose rows are missing.
+//!
+//! *Source*: the TATP specification, as public ports of the benchmark quote it; FaSST section 5, for the rounds.
 
 use gannet_benchmarks::sql::{SqlConnection, SqlFailure, SqlRows};
 use gannet_engine::{Abort, Transaction};

@@ -1,5 +1,14 @@
-//! INSERT_CALL_FORWARDING, 2 %: reads 1 row, then reads 1 and locks 1 in one round, then validation, log, backup, primary.
-//! Fails if the row exists, or the facility does not: 31.25 % succeed at first. In SQL: BEGIN, 2 SELECT, 1 INSERT, COMMIT.
+//! INSERT_CALL_FORWARDING, 2 %: reads 1 row, the subscriber's number, then reads 1 and locks and writes 1; 5 rounds. In
+//! SQL: BEGIN, 2 SELECT, 1 INSERT, COMMIT.
+//!
+//! Messages to other nodes, at most, with f > 0 backups: READ 1; READ and LOCK 2; VALIDATE 2, of number and facility;
+//! LOG f; BACKUP f; PRIMARY 1, with the next transaction. If nothing is inserted: VALIDATE 2, or 3 if the row exists;
+//! UNLOCK 1 if the lock was granted.
+//!
+//! *Outcome*: 31.25 % succeed at first. If the row exists, or the facility does not, nothing changes, and the transaction
+//! counts as one whose rows are missing. In SQL the INSERT then gives 0 rows, or is left out.
+//!
+//! *Source*: the TATP specification, as public ports of the benchmark quote it; FaSST section 5, for the rounds.
 
 use gannet_benchmarks::Random;
 use gannet_benchmarks::sql::{SqlConnection, SqlFailure, SqlRows, SqlValue, in_transaction};

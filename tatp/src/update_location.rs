@@ -1,5 +1,16 @@
-//! UPDATE_LOCATION, 14 %: reads 1 row (the subscriber's number), locks 1, then validation of the
-//! first, log, backup, primary. In SQL: 1 UPDATE by number.
+//! UPDATE_LOCATION, 14 %: reads 1 row, the subscriber's number, then locks, reads and writes 1; 5 rounds. In SQL:
+//! 1 UPDATE by number.
+//!
+//! Messages to other nodes, at most, with f > 0 backups: READ 1; LOCK 1; VALIDATE 1, of the number; LOG f; BACKUP f;
+//! PRIMARY 1, with the next transaction.
+//!
+//! *Outcome*: number and subscriber always exist. A transaction without the number would count as one whose rows are
+//! missing.
+//!
+//! *Source*: the TATP specification, as public ports of the benchmark quote it; FaSST section 5, for the rounds.
+//!
+//! *Not here*: the other two transactions that begin with `look_up` (`insert_call_forwarding.rs`,
+//! `delete_call_forwarding.rs`).
 
 use gannet_benchmarks::Random;
 use gannet_benchmarks::sql::{SqlConnection, SqlFailure, SqlRows, SqlValue};

@@ -1,5 +1,13 @@
-//! UPDATE_SUBSCRIBER_DATA, 2 %: locks and reads 2 rows in one round, then log, backup, primary. If the facility is absent
-//! (37.5 % of types), both locks are released. In SQL: BEGIN, 2 UPDATE, the second if the first changed a row, COMMIT.
+//! UPDATE_SUBSCRIBER_DATA, 2 %: locks, reads and writes 2 rows; 3 rounds. In SQL: BEGIN, 2 UPDATE, the second if the
+//! first changed a row, COMMIT.
+//!
+//! Messages to other nodes, at most, with f > 0 backups: LOCK 2; LOG f; BACKUP 2f; PRIMARY 2, with the next transaction.
+//! Without the facility: LOCK 2; VALIDATE 1; UNLOCK 1.
+//!
+//! *Outcome*: the facility is absent for 37.5 % of types. Then the lock of the subscriber is released, nothing changes,
+//! and the transaction counts as one whose rows are missing.
+//!
+//! *Source*: the TATP specification, as public ports of the benchmark quote it; FaSST section 5, for the rounds.
 
 use gannet_benchmarks::Random;
 use gannet_benchmarks::sql::{SqlConnection, SqlFailure, in_transaction};

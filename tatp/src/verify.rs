@@ -1,6 +1,13 @@
-//! Conditions on the rows after any run.
+//! Conditions on the rows after any run, of coroutines or of SQL: their numbers, and that they belong together.
 //!
-//! *Not here*: success rates (`expectation`).
+//! *Invariants*: no transaction runs meanwhile. The rows of subscribers and facilities are added before those of call
+//! forwardings, which lead to both. The loaded rows follow from seed and selection, so they are counted without a look at
+//! the tables. The number of call forwardings follows from the transactions that qualified: the check is left out if
+//! outcomes are unknown.
+//!
+//! *Source*: the TATP specification, for the keys between tables; `docs/simulation.md`, "Oracles".
+//!
+//! *Not here*: success rates (`expectation`); equality of copies, which the harness checks.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,12 @@
-//! Builds in batches: indexes and primary keys of tables whose rows others change meanwhile, and COPY into a table that its
-//! transaction has just created.
+//! Builds in batches: indexes and primary keys of tables whose rows others change meanwhile, and COPY
+//! into a table that its transaction has just created.
+//!
+//! Threads change rows, or cancel, while a session of the same cluster builds. A test fails if an index
+//! and its table differ, if a failed build leaves its name or freezes the table, if a build undoes
+//! another definition, or if others see a COPY before COMMIT.
+//!
+//! *Not here*: changes between two pages (`frontend/src/execute/online/tests.rs`), nodes that are killed during a build
+//! (`frontend/src/execute/unfinished/tests.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};

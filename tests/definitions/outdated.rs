@@ -1,4 +1,7 @@
 //! Statements with an old catalog, while definitions are made elsewhere.
+//!
+//! Two parties share only the tables of a cluster in this process. One party adds columns, the other queries with the last
+//! catalog that it has seen. `outdated` counts the queries that fail or miss a column; `tests/definitions.rs` demands none.
 
 use std::sync::Arc;
 

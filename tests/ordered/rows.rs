@@ -1,4 +1,7 @@
 //! A cluster with an ordered table, and operations on its rows.
+//!
+//! The cluster has three nodes in this process. `assert_sound` fails a test if copies differ, if an index and its rows have
+//! different keys, or if a lock is left. *Not here*: the tests (`tests/ordered.rs`).
 #![allow(clippy::unwrap_used, dead_code, reason = "a test fails by panicking; each uses a part")]
 
 use std::ops::Bound;

@@ -1,4 +1,10 @@
 //! Abuse by one client: patterns, constants and lists that would end the process or hold one of its threads.
+//!
+//! Real servers, most of them with one thread, get statements over connections, and silent or
+//! meaningless bytes over sockets. A test fails if the process ends, if other clients get no answer
+//! meanwhile, if a long statement cannot be cancelled, or if junk fills the log.
+//!
+//! *Not here*: malformed messages (`malformed.rs`), how many connections and how long a statement may be (`limits.rs`).
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,9 @@
 //! Benchmarks in SQL over connections, and the violations that they notice.
+//!
+//! `gannet bench` runs against a real server; one test runs a benchmark in three processes and kills one of them. A test fails
+//! if a run does not verify, if money that another client adds is not noticed, or if an error names no cause.
+//!
+//! *Not here*: benchmarks without a server (`tests/bench_command.rs`).
 
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;

@@ -1,4 +1,9 @@
 //! Further clients and longer failures, for campaigns: `cargo test --profile checked --test server -- --ignored`.
+//!
+//! SQLAlchemy and sysbench, which the tests install, run at a real server; clusters of five processes meet failures for six
+//! minutes. A test fails if a client does, if rows are missing, or if a history of the clients is not strictly serializable.
+//!
+//! *Source*: `docs/simulation.md`, "Campaigns and fuzzing". *Not here*: the failures and their checks (`failures/run.rs`).
 
 use std::process::{Command, Output};
 use std::time::Duration;

@@ -1,4 +1,10 @@
 //! COPY in both directions.
+//!
+//! psql and tokio-postgres copy rows into a real server and out of it, as text and as CSV. A test fails if a row comes back
+//! changed or is missing, or if a COPY that meets a wrong row, or that its client gives up, leaves a row.
+//!
+//! *Not here*: COPY in batches, and of any number of rows (`frontend/tests/session/loads.rs`), lost
+//! nodes (`failures/batches.rs`).
 
 use std::io::Write;
 use std::process::Stdio;

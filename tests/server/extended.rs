@@ -1,4 +1,10 @@
 //! The extended protocol, by a driver.
+//!
+//! tokio-postgres prepares statements at a real server, and sends parameters in binary. A test fails if a value of any type
+//! comes back changed, if a portal gives wrong parts of its rows, if a connection does not go on after an error, or if a
+//! transaction goes on after a malformed parameter.
+//!
+//! *Not here*: the simple protocol (`simple.rs`), malformed messages (`malformed.rs`), drivers of other languages (`tools.rs`).
 
 use chrono::{DateTime, NaiveDate, NaiveDateTime, TimeDelta, Utc};
 use futures_util::future::join;

@@ -1,5 +1,11 @@
 //! Bugs of the engine, injected as faults. A worker that dies of a bug ends its process, with a message. A transaction that
 //! meets a bug before it is decided ends with an error, and is not retried.
+//!
+//! The variable `GANNET_MUTANT` injects the fault into a real server, or into one of three processes. A test fails if a process
+//! goes on whose copy lacks a decided update (rule C9), if the other processes do not go on, or if a refused VALIDATE is
+//! answered as a conflict, changes a row or leaves a lock.
+//!
+//! *Source*: `docs/protocol.md`, "Refusals". *Not here*: the same faults in an embedded cluster (`tests/mutants.rs`).
 
 use std::process::{Command, Stdio};
 
@@ -39,7 +45,8 @@ async fn a_copy_without_what_is_decided_ends_the_process() {
     }
 }
 
-/// A copy that misses an update leaves with its node before anybody stops waiting for it; the others go on, and have all updates.
+/// A copy that misses an update leaves with its node before a coordinator stops waiting for it; the others go on, and have
+/// all updates.
 #[tokio::test]
 async fn a_node_whose_copy_misses_an_update_ends_and_the_others_go_on() {
     let plan = Plan::new("gap");

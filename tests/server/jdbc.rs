@@ -1,4 +1,5 @@
-//! PostgreSQL's JDBC driver.
+//! PostgreSQL's JDBC driver: `JdbcClient.java` runs at a real server, and the test fails if the program does. A JDK and the
+//! driver are installed where they are missing. *Not here*: other drivers (`tools.rs`, `extended.rs`).
 
 use std::path::Path;
 use std::process::Command;

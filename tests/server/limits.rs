@@ -1,4 +1,10 @@
 //! Limits of connections and statements, cancelling, and the stop of a server.
+//!
+//! psql, tokio-postgres and sockets use real servers with short limits. A test fails if a statement or a connection that
+//! exceeds a limit ends with another SQLSTATE or not at all, if other clients have to wait, or if a server that is told to stop
+//! breaks off a transaction early or goes on for ever.
+//!
+//! *Not here*: the memory of statements (`large.rs`, `spilled.rs`), waits for other nodes (`silent.rs`, `waits.rs`).
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};

@@ -1,4 +1,7 @@
 //! The `gannet serve` command, as PostgreSQL's own clients use it.
+//!
+//! Most tests start the built command: a server by `process.rs`, a cluster of processes by `nodes.rs` or `failures/cluster.rs`.
+//! *Not here*: sessions without a server (`frontend/tests/session/main.rs`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod abuse;

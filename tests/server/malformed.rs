@@ -1,4 +1,10 @@
 //! Malformed messages end their own connection, and nothing else.
+//!
+//! The tests write bytes to a socket of a real server, and read until the server closes the connection. A test fails if an
+//! answer has another error, if the process or another connection ends, or if messages after an error are run before Sync.
+//!
+//! *Not here*: statements that the parser does not expect (`tests/sql_fuzz.rs`), and those that would
+//! end the process (`abuse.rs`).
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,7 @@
 //! Output that cannot be written, or has no reader: a server goes on, and a cluster notices failures as usual.
+//!
+//! Real processes get a closed pipe, a full device or a full pipe that nobody reads as their output or log. A test fails if a
+//! server ends or blocks, if a cluster does not go on without a killed node, or if a command panics or ends with a wrong code.
 
 use std::fs::OpenOptions;
 use std::io::Write;

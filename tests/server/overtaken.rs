@@ -1,4 +1,10 @@
 //! Queries of a whole table under continuous writes: each is overtaken, and succeeds in the end.
+//!
+//! Four connections of a real server update 20,000 rows, while another one sums up the rows eight times. The test fails if a
+//! query or an update ends with an error, or if a sum is lower than the number of updates acknowledged before the query, or
+//! higher than that of updates begun before the answer.
+//!
+//! *Source*: `docs/protocol.md`, "Scan barriers". *Not here*: a barrier step by step (`tests/ordered.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};

@@ -1,4 +1,9 @@
 //! A `gannet serve` process, and the clients of tests.
+//!
+//! A server listens on a free port, and is killed when its `Server` is dropped. `query` fails the test if psql fails, and
+//! `failure` if psql succeeds. Programs of PostgreSQL are installed where they are missing.
+//!
+//! *Not here*: clusters of processes (`nodes.rs`, `failures/cluster.rs`).
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};

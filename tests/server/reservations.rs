@@ -1,4 +1,10 @@
 //! Rows that transactions reserve: hot rows are queued for, FOR UPDATE waits, and no wait is for ever.
+//!
+//! Connections of tokio-postgres compete for rows of a real server. A test fails if an update of a hot
+//! row fails or is lost, if two workers take one job, if a reservation outlives its transaction, if a
+//! ring of waiting transactions stays, or if a wait ends with a wrong SQLSTATE.
+//!
+//! *Source*: `docs/protocol.md`, "Row reservations"; `docs/sql.md`, "Reserved rows".
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,7 +102,7 @@ async fn a_row_that_is_reserved_is_waited_for_or_not_as_the_client_wants() {
     let free = "SELECT id FROM t WHERE id BETWEEN 4 AND 6 ORDER BY id FOR UPDATE SKIP LOCKED";
     let rows = other.query(free, &[]).await.unwrap();
     assert_eq!(rows.iter().map(|row| row.get(0)).collect::<Vec<i32>>(), [4, 6]);
-    // Whoever reads without FOR UPDATE waits for nobody.
+    // A reader without FOR UPDATE does not wait.
     assert_eq!(number(&other, "SELECT n::BIGINT FROM t WHERE id = 5").await, 0);
     let waits = tokio::spawn(async move {
         number(&other, "SELECT n::BIGINT FROM t WHERE id = 5 FOR UPDATE").await

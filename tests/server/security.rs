@@ -1,4 +1,10 @@
 //! Access: users with passwords, TLS, and addresses.
+//!
+//! psql, the shell and a benchmark log in at real servers, with certificates that the tests make. A test fails if a wrong
+//! password or certificate is accepted, if passwords can be tried fast, if data passes in clear where TLS is required, or if a
+//! server starts with files that others can read, or without users for other machines.
+//!
+//! *Not here*: the keys of members (`unsuitable.rs`) and of programs (`clients.rs`).
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

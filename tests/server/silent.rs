@@ -1,4 +1,11 @@
 //! A silent node: clients that wait for it are answered in time, and abandoned statements undo or complete their work.
+//!
+//! The test stops one of three real processes by SIGSTOP, for less than its lease of a minute, so the others wait. The test
+//! fails if a statement ends with another SQLSTATE than expected, if a lock is left, if a statement has changed a row though
+//! its outcome is known to be an abort, or if a server does not stop while a statement waits.
+//!
+//! *Source*: `docs/protocol.md`, "Unknown outcomes". *Not here*: waits past `--wait-timeout` (`waits.rs`), nodes that are
+//! silent for longer than a lease (`failures/pauses.rs`).
 
 use std::time::Duration;
 

@@ -1,4 +1,10 @@
 //! The simple protocol, by psql.
+//!
+//! psql runs scripts at a real server. A test fails if rows, command tags or SQLSTATEs are not those
+//! expected, if psql shows an error at another place of the statement, if statements of one message are
+//! not one transaction, or if cursors and portals exceed the memory of a statement.
+//!
+//! *Not here*: the extended protocol (`extended.rs`), the same statements at PostgreSQL (`answers.rs`).
 
 use std::io::Write;
 use std::process::Stdio;

@@ -1,4 +1,9 @@
-//! PostgreSQL's own tools.
+//! PostgreSQL's own pgbench, and Python's drivers asyncpg and psycopg.
+//!
+//! The programs run at a real server; `asyncpg_client.py` and `psycopg_client.py` check what the drivers answer. A test fails
+//! if a program does, or if pgbench's sums of accounts, tellers, branches and history differ.
+//!
+//! *Not here*: JDBC (`jdbc.rs`), SQLAlchemy and sysbench (`campaign.rs`).
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,5 +1,11 @@
 //! A second opinion on the same histories: the crate `adya`, which shares no code with our checkers.
 //!
+//! *Invariants*: each transaction is told as a process of its own, as real time orders those of one client anyway. A
+//! transaction whose outcome is unknown may have happened: its writes are told, and its reads are not. The value 0 of a
+//! register is told as no value. A history without dependencies passes.
+//!
+//! *Source*: `docs/simulation.md`, "Oracles".
+//!
 //! *Not here*: our own checkers (`serializable`, `linearizable`, `acknowledged`).
 
 use adya::history::{Id, Interner, Mop, Op, OpType, ReadValue, Scalar};

@@ -1,5 +1,11 @@
 //! The report of a benchmark of recovery, as JSON and as text.
 //!
+//! *Invariants*: times are in milliseconds, from the kill until each partition has committed a write again. A percentile
+//! is the smallest time that so many of 100 kills do not exceed. A kill after which a partition did not come back has no
+//! time, counts in no percentile, and the benchmark has not passed.
+//!
+//! *Source*: `docs/benchmarks.md`, "Recovery".
+//!
 //! *Not here*: the report of workloads (the crate's `report`), and the measurement (`watch`).
 
 use std::collections::{BTreeMap, BTreeSet};

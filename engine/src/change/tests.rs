@@ -1,4 +1,12 @@
 //! Changes over links that say messages again, and by deciders that change at any moment while members end.
+//!
+//! Each test runs all members on its own thread, and sets their time. A seed draws the order of messages,
+//! decisions, elections and deaths. A test fails if two members go by different configurations, if a
+//! proposal gets no answer, if an epoch begins while the lease of a removed member lasts (rule
+//! `LEASES_OVER`, which one test removes), or if a hand-over is undone that some member has adopted.
+//!
+//! *Source*: `docs/protocol.md`, "Membership change" and "Hand-over of primaries". *Not here*: streams
+//! (`engine/src/members/tests.rs`).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -1,6 +1,11 @@
 //! The requests of clients and the answers of a node, encoded by `postcard`.
 //!
-//! *Invariant*: a change of these types is a change of the protocol, whose version is in `link/mod.rs`.
+//! *Invariants*: a change of these types is a change of the protocol, whose version is in `link/mod.rs`. Each request but
+//! `Leave` has an answer. The writes of a request belong to the transaction before its operation does. A client hears of
+//! conflicts as `Locked`, `Changed` or `Reconfigured`, and of an abort without an `AbortCode` by its text alone.
+//!
+//! *Not here*: seal, frames and numbers of messages (`link`); sessions (`sessions.rs`, `conversation.rs`); what is done
+//! for a request (`gateway.rs`).
 
 use std::ops::Bound;
 

@@ -1,5 +1,11 @@
 //! The members of a configuration, the nodes that were members, and those that are to hold something.
 //!
+//! *Invariants*: each node has a place, whether or not the node is a member; a number without a place is no member. A
+//! node that was never there counts as one that was drained and has left: the cluster waits for neither. The place of a
+//! removed node has the incarnation that was let in last.
+//!
+//! *Source*: `docs/protocol.md`, "Nodes that are drained" and "Nodes that are added".
+//!
 //! *Not here*: how that changes, in `roles`; what members hold, in `holding`.
 
 use crate::configuration::Configuration;
@@ -46,7 +52,8 @@ impl Configuration {
         !self.is_member(node) && self.drained.get(usize::from(node)) == Some(&true)
     }
 
-    /// Whether a node could leave without anybody noticing: it is drained, has no part of any partition, and keeps no other's log.
+    /// Whether a node could leave and no other node would notice: it is drained, has no part of any partition, and keeps no
+    /// other's log.
     pub(crate) fn may_part(&self, node: u16) -> bool {
         let groups = || self.log_groups.iter().chain(&self.last_log_groups);
         let of_others = groups().filter(|group| group.first() != Some(&node));

@@ -1,6 +1,13 @@
 //! What changes make of a configuration's members, copies and log groups.
 //!
-//! *Invariants*: those of a configuration. A member that comes has no copy, and one that goes leaves none.
+//! *Invariants*: those of a configuration. Each function changes the configuration of the next version, which no node
+//! goes by yet; an error drops that configuration. The first copy of a partition is its primary. Updates go to the
+//! copies, then to learners, then to dismissed copies that are still updated. A log group begins with its own member, and
+//! has two members at least, if there are two. A member that comes has no copy, and one that goes leaves none.
+//!
+//! *Source*: `docs/protocol.md`, "Copies that are made again", "Copies that move" and "Nodes that come back".
+//!
+//! *Not here*: where copies and primaries are to be, in `placement` and `spreading`; when changes are made, in `decider`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,10 @@
-//! Tests of the configuration: placement, and what removals leave of it.
+//! The configuration after each change: copies, primaries and log groups after losses, removals and returns of nodes.
+//!
+//! A configuration is data, so no test starts a node. A test fails if a node has two copies of a partition, if a removed node
+//! has a part of the next epoch, or if a removal is accepted that takes the last log of a member. A revocation that takes the
+//! last copy of a partition must be refused. A loss that does so must leave the other partitions as they were.
+//!
+//! *Source*: `docs/architecture.md`, "Placement". *Not here*: the moves that spread copies (`engine/src/placement/tests.rs`).
 
 use super::*;
 

@@ -24,7 +24,7 @@ impl Decider {
             self.copies_due_ns = None;
             return None;
         };
-        // If all nodes are there, none is waited for that may come back. Whoever drains a node waits for it.
+        // If all nodes are there, none is waited for that may come back. The operator who drains a node waits for the drain.
         let is_drain = configuration.has_drained() && configuration.copies_missing() == 0;
         let is_due = configuration.is_complete() || is_drain;
         let after_ns = if is_due { 0 } else { terms.copies_after_ns() };

@@ -1,6 +1,13 @@
 //! Scans and counts of deferred transactions, with their own changes.
 //!
-//! *Not here*: how ranges are validated, in `transaction/validate`.
+//! *Invariants*: what was scanned, counted or folded is kept until the commit validates it, but for reads of `unshared`.
+//! A page that goes on where the last one ended belongs to the same range, and a part of a fold to the span before. An
+//! own write stands for the row that was read. A table with own writes is not folded. A transaction that sets barriers
+//! sets those of a table before it scans the table.
+//!
+//! *Source*: `docs/protocol.md`, "Ordered index", "Folds" and "Scan barriers".
+//!
+//! *Not here*: how ranges are validated, in `transaction/validate`; reads by key, in `deferred`.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

@@ -1,4 +1,11 @@
-//! Deferred transactions at a node without a lease, and across the hand-over of a partition.
+//! Deferred transactions at a node without a lease, and across the hand-over of a partition; added rows, and cancelled jobs.
+//!
+//! Each test opens clusters in this process, most of them with one partition, and some tests hand that partition over between
+//! two statements. A test fails if a node answers without a lease, if a scan of the old primary is validated at the new one
+//! (rule `SCANNED_PRIMARY`, which one test removes), or if a partition is handed over while a row of it is locked. Other tests
+//! fail if a commit adds only some of its rows, or if a cancelled job still waits for a lock.
+//!
+//! *Source*: `docs/protocol.md`, "Leases" and "Hand-over of primaries".
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -233,7 +240,7 @@ fn attempts(cluster: &Cluster, cancelled_in: Option<u32>) -> u32 {
             Err::<(), _>(Conflict::Locked.into())
         });
         assert_eq!(ended, Err(Conflict::Locked.into()));
-        // Whoever has cancelled it was told that it changes nothing.
+        // The canceller was told that the job changes nothing.
         assert_eq!(token.may_log(), cancelled_in.is_none());
         attempts
     };

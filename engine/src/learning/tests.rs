@@ -1,4 +1,11 @@
 //! Splits and merges that come to a learner before the copies of their buckets, or between them.
+//!
+//! A primary and a learner are two tables in memory, without nodes; each test fixes the order of copies
+//! and updates. A test fails if the two tables or their indexes differ at the end, or if an update
+//! waits for ever (rule `WAITING_SPLITS`, which one test removes).
+//!
+//! *Source*: `docs/protocol.md`, "Copies that are made again". *Not here*: copies and updates in random
+//! order (`storage/tests/copy.rs`).
 
 use std::sync::Arc;
 

@@ -15,9 +15,9 @@ use snow::StatelessTransportState;
 
 use crate::link::LinkError;
 
-/// Longest message of whoever is trusted.
+/// Longest message of an end that is trusted.
 pub(super) const MESSAGE_BYTES_MAX: usize = 8 << 20;
-/// Longest message of whoever is not trusted yet: what a caller says first.
+/// Longest message of an end that is not trusted yet: what a caller says first.
 const OPENING_BYTES_MAX: usize = 64 << 10;
 const LENGTH_BYTES: usize = 2;
 const TAG_BYTES: usize = 16;

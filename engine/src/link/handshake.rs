@@ -5,8 +5,8 @@
 //! preface, Noise: [psk] e ──────────────────▶ same version and role, same key
 //!                         ◀────────────────── preface, Noise: e, ee
 //! ```
-//! With a key the pattern is NNpsk0: both ends show that they have the key, and what they say later cannot be read by whoever
-//! learns the key afterwards. Without a key it is NN, which keeps out nobody who can change what passes on the network.
+//! With a key the pattern is NNpsk0: both ends show that they have the key, and an attacker who learns the key afterwards
+//! cannot read what they say later. Without a key it is NN, which keeps out nobody who can change what passes on the network.
 //! A Noise message is preceded by its length (u16, little-endian). The psk is derived from the key and the role, so a key of
 //! clients makes no member, even if a member's port hears it.
 //!

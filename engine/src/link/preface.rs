@@ -4,8 +4,8 @@
 //! caller   "gannet" | u8 version | u8 role | u8 1 if it has a key     | 15 bytes: 0
 //! called   "gannet" | u8 version | u8 0    | u8 why it refuses, or 0  | 15 bytes: 0
 //! ```
-//! The caller's preface is bound into the handshake, so a preface that was changed on the way ends the handshake. The answer of
-//! the called process is not: whoever can forge a refusal can break connections anyway.
+//! The caller's preface is bound into the handshake, so a preface that was changed on the way ends the handshake. The answer
+//! of the called process is not: an attacker who can forge a refusal can break connections anyway.
 //!
 //! A preface has 24 bytes because the hello of clients up to version 3 had as many, with the version at the same place: such a
 //! client reads this version from the answer.

@@ -1,4 +1,10 @@
 //! Links over simulated streams that cut, delay and split bytes, and bytes of strangers.
+//!
+//! Two sessions exchange bytes in memory; no test opens a socket. Three tests fuzz, for `GANNET_FUZZ_SECONDS` or for three
+//! seconds. A test fails if a kept message is lost, comes twice or comes out of order, if damaged, repeated or foreign bytes
+//! become a message, or if two ends with different keys, roles or versions get past the handshake.
+//!
+//! *Not here*: sockets that are reset (`engine/src/members/tests/relayed.rs`).
 
 use std::time::Duration;
 
@@ -263,7 +269,7 @@ fn messages_that_are_not_heard_are_bounded() {
     assert!(hearing.hear::<u64>(&message(3)).is_err());
 }
 
-/// Bytes of whoever connects make no message and no panic.
+/// Bytes of a stranger make no message and no panic.
 #[test]
 fn bytes_of_strangers_are_no_message() {
     fuzz!((bool, bool, Vec<Vec<u8>>), |(has_key, has_preface, parts)| {

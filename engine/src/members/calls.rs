@@ -378,7 +378,7 @@ impl Group {
         let is_formed = self.stage == Stage::Formed;
         let Some(peer) = self.peers.get_mut(&node) else { return Err(LinkError::Malformed) };
         match said {
-            // It tells whoever answers of the cluster, and nothing that it answers counts.
+            // The call tells the process that answers of the cluster, and no answer counts.
             _ if peer.is_gone => self.end(number, LinkError::Ended),
             Welcome::Connected { hello, .. } if hello.node != node => {
                 self.end(number, LinkError::Ended);

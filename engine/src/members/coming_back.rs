@@ -4,7 +4,7 @@
 //! process                                  each member
 //! calls, as at its first start ───────────▶ the predecessor is a member still: NotYet
 //!                                           it was removed: connected, as a newcomer ─▶ Came, to the decider
-//!                                           so it is, and whoever decides has ended, too: Waits, and the predecessor's replica votes
+//!                                           so it is, and the decider has ended, too: Waits, and the predecessor's replica votes
 //! Admit, from the decider: it prepares
 //! Decide, or Sync: it has joined ─────────▶ the log has let it in: a member
 //! ```
@@ -109,7 +109,7 @@ impl Group {
         Ok(())
     }
 
-    /// Whoever waits calls again.
+    /// The process that waits calls again.
     pub(super) fn end_waiting(&mut self, node: usize) {
         if self.waiting(node).is_some() {
             self.end_attempt(node);
@@ -139,7 +139,7 @@ impl Group {
         }
     }
 
-    /// There is a connection with a member: if it is a newcomer, whoever decides hears of it.
+    /// There is a connection with a member: if the member is a newcomer, the decider hears of it.
     pub(super) fn tell_newcomer(&mut self, node: usize) {
         let newcomer = self.peers.get(&node).filter(|peer| peer.is_newcomer);
         let entry = newcomer.and_then(|peer| peer.entry.clone());

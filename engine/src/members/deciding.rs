@@ -40,7 +40,7 @@ pub(crate) fn heartbeat(lease: Duration) -> Duration {
     (lease / 5).clamp(*HEARTBEAT.start(), *HEARTBEAT.end())
 }
 
-/// Whose log the manager's replica has, and where.
+/// The cluster whose log the manager's replica has, and the log's place.
 pub(super) struct ManagerLog {
     /// Name of the cluster.
     pub(super) cluster: String,
@@ -90,7 +90,7 @@ pub(super) fn follow<R: Replica>(
             Ok(Heard::Member(from, message)) => deciding.changes.receive(from, message),
             Ok(Heard::Manager(event)) => deciding.take_event(event),
             Ok(Heard::GiveUp(lost, answer)) => {
-                // Whoever asked may have gone.
+                // The thread that asked may have gone.
                 let _ = answer.send(deciding.give_up(&lost));
                 Vec::new()
             }

@@ -15,7 +15,8 @@
 //! takes part in this change when it is connected to all others.
 //!
 //! *Invariants*: kept messages of a member arrive once and in order, whatever connections break. Once the group is formed, a
-//! member is one incarnation of its process. Whoever reads the group's bytes knows the key. A number of a connection never comes again.
+//! member is one incarnation of its process. A process that can read the group's bytes knows the key. A number of a
+//! connection never comes again.
 //!
 //! *Not here*: connections and who calls whom, in `calls.rs`; processes that come back, in `coming_back.rs`; sockets, in `sockets.rs`;
 //! changes themselves, in `change`.
@@ -299,7 +300,7 @@ impl Group {
         number
     }
 
-    /// Tells whoever decides what this member has copied as a learner.
+    /// Tells the decider what this member has copied as a learner.
     pub(crate) fn tell_copied(&mut self, copied: BTreeSet<Lesson>) {
         for (partition, since) in copied {
             self.say_change(self.node(), ChangeMessage::Copied { partition, since });
@@ -341,8 +342,8 @@ impl Group {
         }
     }
 
-    /// Tells all members that this one leaves, and why if it does not do so on request. Nobody is called any more; whoever calls
-    /// is told, too.
+    /// Tells all members that this one leaves, and why if it does not do so on request. This member calls no other any more,
+    /// and tells callers, too.
     pub(crate) fn leave(&mut self, because: Option<String>) {
         if self.stage == Stage::Leaving {
             return;
@@ -390,7 +391,7 @@ impl Group {
         let is_newcomer = peer.is_some_and(|peer| peer.is_newcomer);
         let incarnation = peer.and_then(Peer::incarnation).unwrap_or_default();
         match message {
-            // Whoever was removed has no more to say than that it leaves.
+            // A removed member has no more to say than that it leaves.
             Message::Report(_)
             | Message::Manager(_)
             | Message::Change(_)
@@ -539,7 +540,7 @@ impl Group {
         self.tell_loss(node, loss);
     }
 
-    /// Tells whoever decides that the present process of another node was lost.
+    /// Tells the decider that the present process of another node was lost.
     pub(super) fn tell_loss(&mut self, node: usize, how: Loss) {
         let incarnation = self.peers.get(&node).and_then(Peer::incarnation);
         if let (Ok(node), Some(incarnation)) = (u16::try_from(node), incarnation) {

@@ -29,7 +29,7 @@ use crate::lease::{LeaseTerms, RENEWALS_PER_LEASE};
 /// The members of the manager's log that vote, or the two sets between which they change. Of each set a majority counts.
 pub(crate) type Voters = Vec<BTreeSet<u16>>;
 
-/// No place of the log: whoever names it is told who votes.
+/// No place of the log: a member that names it is told who votes.
 const NOWHERE: u64 = u64::MAX;
 
 /// See the module's text.

@@ -1,6 +1,12 @@
 //! Membership: which node of which cluster a process is to be, and why it could not become one.
 //!
-//! *Not here*: what the members do, in the files beside this one; what they must agree on, in `join`.
+//! *Invariants*: a setting that all nodes must share says so. A lease has 5 ms at least, the name of a zone 64 bytes at
+//! most. Without a key the network is trusted. An error says what to do.
+//!
+//! *Source*: `docs/operations.md`, "A cluster of processes".
+//!
+//! *Not here*: what the members do, in the files beside this one; the terms that members must agree on, in `terms.rs`,
+//! which `join` makes of a membership.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

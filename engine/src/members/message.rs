@@ -88,7 +88,7 @@ pub(crate) enum Message {
     Manager(Vec<u8>),
     /// The member's report, every second.
     Report(NodeReport),
-    /// Whoever hears it is to stop, and to be started again.
+    /// The receiver is to stop, and to be started again.
     Restart,
     /// The member was told to stop, and goes on until it leaves.
     Stops,
@@ -102,9 +102,9 @@ pub(crate) enum Message {
     Renew { index: u64, sent_ns: u64, complaints: Vec<u16> },
     /// The member has granted this renewal, as a voter.
     Granted { index: u64, sent_ns: u64 },
-    /// A renewal named another place than this one, at which the log of whoever says it has these voters.
+    /// A renewal named another place than this one, at which the sender's log has these voters.
     Voting { index: u64, sets: Voters },
-    /// Whoever hears it was removed from the membership.
+    /// The receiver was removed from the membership.
     Removed,
 }
 

@@ -1,6 +1,11 @@
 //! Another member, as this one knows it: its identity, the connection to it, what it has not heard yet, and how it is.
 //!
-//! *Invariants*: at most one connection is in use. Messages that are kept belong to one incarnation of the peer.
+//! *Invariants*: at most one connection is in use. Messages that are kept belong to one incarnation of the peer. A
+//! newcomer is there, and is no member. Silence is counted in reports of this member, one a second: after more than two
+//! the peer counts as silent, and is not removed for that.
+//!
+//! *Not here*: who calls whom (`calls.rs`); kept messages and their numbers (`link`); the silence for which a member is
+//! removed (`leases.rs`).
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,12 @@
-//! The part of a group in leases: it renews that of its member, and has members removed that are silent or complained about.
+//! The part of a group in leases: it renews that of its member, and has members removed that are silent or complained
+//! about.
+//!
+//! *Invariants*: a renewal counts from the moment at which the renewal was sent, and carries the complaints of its
+//! member. A member that votes grants its own renewal by a call. Only the decider suspects; a decider that suspects
+//! itself leaves. Voters and removals come from the manager's log, each with its place; what the log gives up is taken
+//! back.
+//!
+//! *Source*: `docs/protocol.md`, "Leases".
 //!
 //! *Not here*: what is granted, and who is suspected, in `leases.rs`; messages that come, in `group.rs`.
 

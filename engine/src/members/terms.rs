@@ -1,6 +1,13 @@
 //! The terms of a cluster: what all nodes agree on, and where each is found.
 //!
-//! *Not here*: how a process that joins gets to know them, in `asking.rs`.
+//! *Invariants*: two members are not connected unless all of `settings` are equal; the refusal names the setting.
+//! Addresses are no setting: each node tells those that it knows. A process that joins takes the terms as they are told,
+//! and decides for itself on all else.
+//!
+//! *Source*: `docs/protocol.md`, "Nodes that are added".
+//!
+//! *Not here*: how a process that joins gets to know them, in `asking.rs`; the terms of a process that was told by its
+//! own settings, in `join`.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! Members over simulated streams that break anywhere, and over sockets that a relay resets.
+//! Members over simulated streams that break anywhere, in virtual time. A test fails if members adopt different configurations
+//! or a stranger becomes a member. *Not here*: sockets (`tests/relayed.rs`), returns (`tests/coming_back.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -1,6 +1,13 @@
 //! A node's part in a flush: the records that it has, and their units at its copies.
 //!
+//! *Invariants*: no worker takes a step meanwhile. Units are applied by the counts of their base versions, so the order
+//! of records does not matter, and a split comes before changes of its halves. A unit that was applied before is a
+//! duplicate: a flush may be repeated. A missing update is an error at a copy; at a learner the unit waits, and at a
+//! dismissed copy the unit is passed over. The records are kept for a further change before the next epoch.
+//!
 //! *Source*: `docs/protocol.md`, "Membership change".
+//!
+//! *Not here*: the messages and their order, in `membership_change`; commits that are settled by the ids, in `worker`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

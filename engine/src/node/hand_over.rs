@@ -130,7 +130,7 @@ impl Node {
         let is_any = !own.is_empty() || parts;
         *self.lock_handing_over() = own;
         if is_any {
-            // Release: pairs with the Acquire in hand_overs(): whoever sees it serves nobody.
+            // Release: pairs with the Acquire in hand_overs(): a worker that sees the new count serves nobody.
             self.hand_overs.fetch_add(1, Ordering::Release);
         }
     }

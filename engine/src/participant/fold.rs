@@ -1,6 +1,15 @@
-//! FOLD: the result of a program on the rows of consecutive buckets of one partition. VALIDATE_SPAN: whether such buckets have changed.
+//! FOLD: the result of a program on the rows of consecutive buckets of one partition. VALIDATE_SPAN: whether such buckets
+//! have changed.
+//!
+//! *Invariants*: an answer ends behind the bucket in which it has come to 2,048 buckets, 4,000 rows, 512 KiB of rows or
+//! 0.3 ms, or in which the program is full. If another transaction holds the first bucket, the answer is `Locked`, else
+//! it has one bucket at least. A result has at most 2 MiB, and a span that is validated 65,536 buckets: more is refused.
+//! A response with more than 1 MiB answers `Postponed`.
 //!
 //! *Source*: `docs/protocol.md`, "Folds".
+//!
+//! *Not here*: the rows of a bucket at one moment (`storage/src/fold.rs`); programs (`fold`); the coordinator's side
+//! (`transaction/fold.rs`).
 
 use gannet_rpc::ResponseWriter;
 

@@ -1,6 +1,12 @@
 //! READ: version and value of a key, from its primary.
 //!
-//! *Source*: FaSST section 5, step 1. *Invariant*: a response that is full answers `Postponed` to further rows of any length.
+//! *Invariants*: the version is that of the key's bucket, also if the key is absent. A bucket that another transaction of
+//! the epoch holds answers `Locked`, without a version. A response with more than 1 MiB answers `Postponed` to further
+//! rows of any length.
+//!
+//! *Source*: FaSST section 5, step 1; `docs/protocol.md`, "Locked buckets".
+//!
+//! *Not here*: reads that lock (`lock.rs`), and reads of the own node (`transaction/local.rs`).
 
 use gannet_rpc::ResponseWriter;
 use gannet_storage::{HashedKey, Read, TableKind};

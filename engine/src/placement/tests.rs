@@ -1,4 +1,11 @@
 //! Properties of placement, of configurations that change at random.
+//!
+//! proptest draws clusters of up to eight nodes with their zones, losses, returns and drains; no test
+//! starts a node. A test fails if copies or primaries stay uneven, if more copies move than the change
+//! explains, if a copy or a log shares a zone while a node of a less crowded zone is free, if a drained
+//! node keeps a copy that another can hold, or if the placement does not come to rest.
+//!
+//! *Source*: `docs/architecture.md`, "Placement"; `docs/protocol.md`, "Copies that move" and "Nodes that are drained".
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,11 @@
 //! What a run waits for before it is over: jobs, and a cluster that has come to rest.
 //!
+//! *Invariants*: dead members count for nothing. A living one has gone on if its epoch is the latest and active, all dead
+//! nodes are out, and its placement is the latest. Without leases a run waits neither for copies and primaries nor for
+//! memory that is given back.
+//!
+//! *Source*: `docs/simulation.md`, "Oracles".
+//!
 //! *Not here*: the clients, which tell themselves whether they have ended.
 
 use std::fmt;

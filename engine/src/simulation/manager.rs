@@ -7,8 +7,8 @@
 //! It gives what crate `manager` gives, and not more: a leader may not know yet that another leads; a decision that was appended may never
 //! be made; a node may hear late.
 //!
-//! *Invariants*: a decision is made when a majority of the voters has it, and in no other term than that in which it was appended. Who leads
-//! has heard of all decisions before.
+//! *Invariants*: a decision is made when a majority of the voters has it, and in no other term than that in which it was
+//! appended. A leader has heard of all decisions that were made before its term.
 //!
 //! *Source*: Ongaro and Ousterhout (ATC'14), figure 3, for what holds; `manager/src/replica.rs`, for the events.
 //!

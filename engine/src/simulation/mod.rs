@@ -274,8 +274,8 @@ impl Simulation {
         self.members.lock().require_leases(&nodes, terms);
     }
 
-    /// The disk of a voter's replica of the manager fails after so much virtual time, if the manager is the model. The others are to be a
-    /// majority, whoever else dies.
+    /// The disk of a voter's replica of the manager fails after so much virtual time, if the manager is the model. The other
+    /// voters are to be a majority, whichever of them die.
     pub fn plan_disk_failure(&mut self, after_ns: u64) {
         self.members.lock().fail_disk(self.joined_at_ns.get() + after_ns);
         self.members_due_ns = 0;

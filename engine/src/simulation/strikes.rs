@@ -1,6 +1,13 @@
 //! Faults begin when so many transactions have begun, and end when their time is over.
 //!
-//! *Not here*: what the network and the streams do meanwhile, in `network.rs` and `streams.rs`.
+//! *Invariants*: what a fault draws comes from its own seed. A fault of a node counts as firing when it begins; the
+//! network counts those of its own when they strike a packet. A paused node stands until the last of its pauses is over;
+//! its members' thread stands up to two leases longer.
+//!
+//! *Source*: `docs/simulation.md`, "The simulator".
+//!
+//! *Not here*: which faults a run has, in `faults.rs`; what the network and the streams do meanwhile, in `network.rs` and
+//! `streams.rs`.
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};

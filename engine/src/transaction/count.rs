@@ -1,6 +1,13 @@
 //! Count: the number of keys of an ordered table in a range, from the indexes of all partitions. No row is read or sent.
 //!
+//! *Invariants*: a count of several pages is valid as of the first page of each partition. A key that another transaction
+//! is about to add or remove ends the count with a conflict. A partition whose COUNT does not fit into the message is
+//! asked in the next one.
+//!
 //! *Source*: `docs/protocol.md`, "Ordered index".
+//!
+//! *Not here*: own changes, which `deferred/scans.rs` adds; the answer of a primary, in `participant/scan.rs`;
+//! validation, in `validate.rs`.
 
 use std::ops::Bound;
 

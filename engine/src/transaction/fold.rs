@@ -1,6 +1,13 @@
 //! Fold: the results of a program on parts of a table, from all primaries, and what validates them.
 //!
+//! *Invariants*: what is left of the table changes when all answers are taken, so an attempt that fails leaves it as it
+//! was. A partition that answers `Locked` or `Postponed` is asked again; `Locked` is a conflict if no partition has a
+//! result. A span has at most 4,096 buckets. The sum of the counts may wrap.
+//!
 //! *Source*: `docs/protocol.md`, "Folds".
+//!
+//! *Not here*: spans that a transaction depends on, in `deferred/scans.rs`; the answer of a primary, in
+//! `participant/fold.rs`; programs, in `fold`.
 
 use gannet_storage::{Owner, TableKind};
 

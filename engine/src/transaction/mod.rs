@@ -498,7 +498,7 @@ impl<'s> Transaction<'s> {
         valid
     }
 
-    /// Whoever waits for the job learns by this token what keeps the job from going on, until the next call.
+    /// The waiter of the job learns by this token what keeps the job from going on, until the next call.
     pub(crate) fn tell_token(&self, token: Option<Arc<CancellationToken>>) {
         self.round.tell_token(token);
     }

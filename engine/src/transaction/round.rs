@@ -61,7 +61,7 @@ impl<'s> Round<'s> {
         counter.set(counter.get() + 1);
     }
 
-    /// Tells the worker what the job shares with whoever waits for it.
+    /// Tells the worker what the job shares with its waiter.
     pub(super) fn tell_token(&self, token: Option<Arc<CancellationToken>>) {
         self.control.token.replace(token);
     }
@@ -142,8 +142,8 @@ impl<'s> Round<'s> {
         Ok(())
     }
 
-    /// Waits until the node holds its lease: then it was a member when it read its own rows, whoever has them now. Where reads are confirmed,
-    /// waits for that, too.
+    /// Waits until the node holds its lease: then it was a member when it read its own rows, whichever node has them now.
+    /// Where reads are confirmed, waits for that, too.
     #[inline(always)]
     pub(super) fn hold_lease(&mut self) -> Result<(), Interrupted> {
         if self.lease.suffices() { Ok(()) } else { self.wait_for_lease() }

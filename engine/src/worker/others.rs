@@ -1,6 +1,13 @@
-//! What a worker does about the workers of other nodes: those that do not answer, that have come back, and that have parted.
+//! What a worker does about the workers of other nodes: those that do not answer, that have come back, and that have
+//! parted.
 //!
-//! *Not here*: who is a member, which the view says.
+//! *Invariants*: a worker complains only while its node holds its lease, about nodes that have not answered for two
+//! leases. A request to a node that has parted counts as answered, by `Moved`. The jobs that wait for a silent node are
+//! told of it.
+//!
+//! *Source*: `docs/protocol.md`, "Leases", "Nodes that are drained" and "Nodes that come back".
+//!
+//! *Not here*: who is a member, which the view says; what follows from complaints, in `members/leases.rs`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,8 +21,8 @@ use crate::view::View;
 use crate::worker::Worker;
 
 impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
-    /// Waits for no answer of nodes that were members of a configuration, and have parted since: they held nothing that anybody needs, and
-    /// answer no more.
+    /// Waits for no answer of nodes that were members of a configuration, and have parted since: they held nothing that
+    /// another node needs, and answer no more.
     pub(super) fn leave_others(&mut self, before: &Configuration) {
         let present = self.view.configuration();
         let is_gone = |node: &u16| !present.is_member(*node);

@@ -1,4 +1,10 @@
-//! The properties of a state in which everything has ended.
+//! The properties of a state of the model in which everything has ended.
+//!
+//! A state violates the properties if a bucket is locked, if two copies differ, or if a transaction is there in part. So does a
+//! state that lacks a transaction whose client was told committed, or has one whose client was told aborted. Some order of the
+//! transactions must explain all reads and agree with real time.
+//!
+//! `protocol.rs` checks each settled state; `engine/tests/model.rs` removes rules, and expects a violation.
 
 use std::collections::{BTreeMap, BTreeSet};
 

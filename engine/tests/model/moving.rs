@@ -4,7 +4,7 @@
 //! version  0 copies at the primary and at O   1 N learns   2 N copies rows   3 N is a copy
 //!          4 O is dismissed, and gets updates still   5 O gets none   6 O gives the memory back
 //! ```
-//! No update comes to a node that cannot take it, and whoever counts as a copy has all updates.
+//! No update comes to a node that cannot take it, and a node that counts as a copy has all updates.
 //!
 //! *Abstractions*
 //! - The partition has one bucket, of which the version is all that is looked at. Other buckets move in the same way, each by itself.
@@ -115,7 +115,7 @@ impl State {
 }
 
 impl Moving {
-    /// Who gets the updates of a coordinator that goes by a version.
+    /// The nodes that get the updates of a coordinator that goes by a version.
     fn targets(&self, version: u8) -> BTreeSet<Primary> {
         let last = if self.rules.dismissal_is_known { DISMISS } else { LEARNED };
         let old = (version <= last).then_some(Primary::Old);

@@ -1,6 +1,10 @@
 //! Connections of benchmarks in SQL, embedded: sessions of a cluster in this process.
 //!
-//! *Not here*: connections to a server (`gannet_wire_benchmarks`).
+//! *Invariants*: a connection is a session of one database, and prepares each text once; texts are compared by their
+//! addresses. A future runs on the thread that waits for it. The check after a run compares all copies.
+//!
+//! *Not here*: connections to a server (`gannet_wire_benchmarks`); statements, and the harness
+//! (`gannet_benchmarks::sql`).
 
 use std::future::Future;
 use std::sync::Arc;

@@ -1,6 +1,9 @@
 //! The `gannet` command: its subcommands, one module each.
 //!
-//! *Not here*: exit codes, which each subcommand documents.
+//! *Invariants*: a subcommand that could not do its work gives a line on standard error and exit code 2. Exit code 0
+//! means that all has succeeded. A build without the simulator has `without_simulator.rs` in the place of `simulate`.
+//!
+//! *Not here*: the other exit codes, which each subcommand documents; `main`, in the root package.
 #![forbid(unsafe_code)]
 
 mod bench;

@@ -57,7 +57,7 @@ enum Command {
         at: At,
     },
     /// Restart the process of a node, or those of all nodes one after the other, each when the cluster is healthy. The process ends as if by a
-    /// signal, with exit code 75, and whoever has started it, such as an init system, starts it again.
+    /// signal, with exit code 75, and the program that has started it, such as an init system, starts it again.
     Restart {
         /// The node's number.
         #[arg(required_unless_present = "rolling", conflicts_with = "rolling")]

@@ -1,5 +1,10 @@
 //! The needs of a cluster of processes on this host: free addresses, a shared key, and a transport.
 //!
+//! *Invariants*: each address has as many consecutive ports as a node has threads, from 10,000 to 32,767; all were free
+//! for UDP and TCP at that moment. A folder has mode 700, a key's file 600. A signal ends the started processes by
+//! SIGTERM, removes the folder, and ends this process with 128 + the signal's number. No signal goes to a process that
+//! was forgotten, as its number may be that of another one.
+//!
 //! *Not here*: the processes themselves (`node_process`, `bench/symmetric`).
 
 use std::fs::{self, OpenOptions};

@@ -1,6 +1,9 @@
 //! Durations and numbers of bytes, as people write them on a command line and in a file.
 //!
-//! *Invariants*: a duration is at most a week; a number of bytes is not 0.
+//! *Invariants*: a duration is at most a week, has a unit, and may have a fraction. A number of bytes is whole and not 0,
+//! and its units are powers of 1,024. An error says what to give.
+//!
+//! *Not here*: which settings take which (`serve/settings.rs`, and the arguments of each subcommand).
 
 use std::time::Duration;
 

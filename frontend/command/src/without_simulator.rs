@@ -1,4 +1,8 @@
 //! `gannet simulate` of a build that has no simulator: it says how to get one.
+//!
+//! *Invariants*: all arguments of the simulator are taken, so that the advice is the only error.
+//!
+//! *Not here*: the subcommand itself (`simulate/`), with the Cargo feature `simulation`.
 
 use clap::Args;
 

@@ -1,4 +1,9 @@
 //! Interruptions: an error of a statement, or the end of the connection.
+//!
+//! *Invariants*: an error of SQL becomes `Statement`, one of the socket `Disconnected`. `Fatal` is for a client that
+//! breaks the protocol, that may not log in, or that the server sends away.
+//!
+//! *Not here*: what the client is told, and how its connection ends (`connection`, `startup`).
 
 use gannet_frontend::SqlError;
 

@@ -1,6 +1,12 @@
 //! The shell's own commands: `.name`, or psql's `\name` for some of them.
 //!
-//! *Not here*: what the commands do (`lib`, `describe`, `transfer`).
+//! *Invariants*: a command is one line; a semicolon behind it is dropped. Within a statement that is typed, a line is a
+//! command only if its name is known or begins with a backslash, as a line of SQL may begin with a dot. In a script a
+//! command stands between statements. A line with words that are left over is an error.
+//!
+//! *Source*: PostgreSQL 15 documentation, psql, "Meta-Commands", for the names that begin with a backslash.
+//!
+//! *Not here*: what the commands do (`lib`, `describe`, `transfer`); commands of the program around the shell (`added`).
 
 use super::render::Mode;
 

@@ -1,6 +1,12 @@
 //! Input of the shell: a terminal, a script, or a text of the command line.
 //!
-//! *Not here*: statements in the input (`scanner`).
+//! *Invariants*: a line comes without its newline. The data of a COPY come from where the statements come from, but from
+//! standard input if the statements are on the command line. Data end with a line of two characters, backslash and dot,
+//! or with the input. A chunk ends with a line, and has less than 64 KiB before that line.
+//!
+//! *Source*: PostgreSQL 15 documentation, COPY, "File Formats", for the end of data.
+//!
+//! *Not here*: statements in the input (`scanner`); history and completion (`editor`).
 
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 

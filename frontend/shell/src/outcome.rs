@@ -1,6 +1,10 @@
 //! Outcomes of statements: tables of text, tags, and errors, of a session or a server.
 //!
-//! *Not here*: the formats of results (`render`).
+//! *Invariants*: NULL is no text. A failure without an SQLSTATE is one of the shell itself. A position is the number of a
+//! character in the statement, from 1; the report shows its line, 60 characters on each side, with a caret under it.
+//! Control characters of that line are blanks.
+//!
+//! *Not here*: the formats of results (`render`); where outcomes come from (`target`, `remote`).
 
 use gannet_frontend::{DataType, SqlError, Value};
 

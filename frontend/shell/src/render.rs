@@ -1,6 +1,12 @@
 //! Results as text, in the shell's modes.
 //!
+//! *Invariants*: NULL differs from the empty text, but in mode raw. Mode table escapes control characters, so that a
+//! result moves no cursor; the other modes write values as they are, in the syntax of their format. NaN and infinity are
+//! texts in JSON.
+//!
 //! *Source*: RFC 4180 (CSV), RFC 8259 (JSON).
+//!
+//! *Not here*: values as text (`outcome`), and files (`transfer`).
 
 use std::fmt::Write as _;
 use std::io::{self, Write};

@@ -1,4 +1,6 @@
 //! The duration of a statement, for `.timing`.
+//!
+//! *Invariants*: no other file of the shell reads the system's time (`tests/tidy.rs`).
 
 use std::time::{Duration, Instant};
 

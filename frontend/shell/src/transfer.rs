@@ -1,6 +1,11 @@
 //! `.import` and `.export`: files in and out.
 //!
-//! *Not here*: the formats of exports (`render`).
+//! *Invariants*: an import is one COPY statement, whose data are sent in chunks of at most 64 KiB. Outside of a
+//! transaction, rows before an error may stay. A first line is a header if each of its fields is the name of a column.
+//! The ending of a file's name tells the format. An export has the whole result in memory; a file that exists is
+//! overwritten.
+//!
+//! *Not here*: the formats of exports (`render`); COPY itself (`gannet_frontend`).
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, IsTerminal, Read, Write};

@@ -1,6 +1,11 @@
 //! The catalog while a definition changes it, and the builds that remain.
 //!
-//! *Not here*: the definitions (`define`, `alter`).
+//! *Invariants*: the changes are made to a copy of the catalog that the transaction depends on. `write` puts the changed
+//! tables and the next version into the transaction, and nothing if no table has changed; others see the changes with the
+//! commit. A build goes on only while its declaration is there. A number of an object is given once.
+//!
+//! *Not here*: the definitions (`define`, `alter`); the builds (`build`, `online`); how the catalog is stored
+//! (`catalog`).
 
 use std::sync::Arc;
 

@@ -75,7 +75,7 @@ impl<'p> Filtered<'p> {
         if !is_possible {
             return None;
         }
-        // A value that is an error is perhaps not needed. Whoever reads the rows finds that out.
+        // A value that is an error is perhaps not needed. The plain scan finds that out.
         let value = &mut |fixed: &_| context.value(fixed, &[]).ok();
         let program = Program::filter(scan.filter.as_ref(), &scan.missing, last, value)?;
         let rounds = Rounds::new(scan.table.rows(), program, context);

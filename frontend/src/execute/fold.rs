@@ -78,7 +78,7 @@ impl<'p> Folded<'p> {
             return None;
         }
         let rows = (&scan.wanted, &scan.missing[..], scan.filter.as_ref());
-        // A value that is an error is perhaps not needed. Whoever reads the rows finds that out.
+        // A value that is an error is perhaps not needed. The plain scan finds that out.
         Program::groups(rows, keys, aggregates, &mut |fixed| context.value(fixed, &[]).ok())
     }
 }

@@ -1,6 +1,11 @@
 //! CALL of a procedure of operators: nodes are added, drained, removed, given up and restarted.
 //!
-//! *Not here*: what follows, in `gannet_engine`.
+//! *Invariants*: nothing is looked up: whether a node is there, the engine tells when the procedure runs. Arguments are
+//! constants, without names. No schema but `pg_catalog` may stand before the name.
+//!
+//! *Source*: `docs/sql.md`, "The nodes of the cluster".
+//!
+//! *Not here*: when and where a procedure runs (`session/administer`); what follows, in `gannet_engine`.
 
 use sqlparser::ast::{
     self, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, UnaryOperator, Value as Literal,
@@ -18,7 +23,7 @@ pub(crate) enum Administration {
     Remove { node: u16, loses_rows: bool },
     /// Nodes that had a majority are given up, and a node that is left decides on the membership without them.
     GiveUp { nodes: Vec<u16> },
-    /// A node's process stops, and is started again by whoever has started it.
+    /// A node's process stops, and the program that has started it starts it again.
     Restart { node: u16 },
 }
 

@@ -1,5 +1,11 @@
 //! Function calls, casts and subqueries in expressions.
 //!
+//! *Invariants*: a binder has `aggregates` only where aggregates may be, and not inside one. Equal aggregates are
+//! computed once. A subquery is planned with the scope around it as a level, and gets what it uses of the outer row as
+//! arguments. A call without a matching signature is an error of planning.
+//!
+//! *Source*: PostgreSQL 15, sections 4.2.6 to 4.2.11, and 10.3.
+//!
 //! *Not here*: which functions exist (`expression/signature`), and what they compute (`expression`).
 
 use std::rc::Rc;

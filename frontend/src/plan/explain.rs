@@ -1,5 +1,11 @@
 //! EXPLAIN: a plan as text, with the access to every table.
 //!
+//! *Invariants*: the text follows from the plan alone. A line is a node, and its inputs are below it, further to the
+//! right; a projection has no line. A column of a table has its name, that of another input its number, from 1. Where a
+//! statement chooses between two ways when it runs, both are shown.
+//!
+//! *Source*: PostgreSQL 15, section 14.1, for the form; `docs/sql.md`, "Joins" and "Aggregates", for the names.
+//!
 //! *Not here*: what EXPLAIN ANALYZE measures (`execute`).
 
 use crate::expression::{Expression, SubqueryKind};

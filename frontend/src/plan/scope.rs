@@ -1,5 +1,11 @@
 //! Scopes: the columns that a name may denote.
 //!
+//! *Invariants*: the number of a column is its place in the row. Names compare byte for byte: the parser's names are in
+//! lower case unless they were quoted. A name that denotes two columns is 42702. A column that USING has merged is found
+//! with its table's name alone.
+//!
+//! *Source*: PostgreSQL 15, sections 4.2.1 and 7.2.1.
+//!
 //! *Not here*: expressions (`bind`), and relations (`from`).
 
 use std::rc::Rc;

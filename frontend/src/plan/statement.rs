@@ -1,6 +1,12 @@
 //! A parsed statement becomes a plan, or a command to the session.
 //!
-//! *Not here*: running plans (`execute`), and commands (`session/command`).
+//! *Invariants*: every error that does not depend on data shows here. A statement that is neither is refused by its first
+//! words. A plan keeps the catalog that it was made with, and its depth is bounded. A parameter whose type no place of
+//! the statement tells is TEXT. The queries inside COPY, DECLARE and EXPLAIN are plans of their own.
+//!
+//! *Source*: PostgreSQL 15 documentation, part VI, SQL commands; `docs/sql.md`, "Refused".
+//!
+//! *Not here*: running plans (`execute`), and commands (`session/command`); each kind of plan has a file beside this one.
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -1,4 +1,11 @@
-//! The end of a session's statement before its result: another task asks for it, and the session gives the statement up if it must.
+//! The end of a session's statement before its result: another task asks for it, and the session gives the statement up
+//! if it must.
+//!
+//! *Invariants*: a statement that is asked to end has time to do so; `give_up` comes after `cancel`. A statement that was
+//! given up ends with 57014 if it never logs its commit, and with 08007 otherwise. Both requests stay until `reset`,
+//! before the next statement. Each flag carries nothing but itself.
+//!
+//! *Source*: `docs/protocol.md`, "Unknown outcomes".
 //!
 //! *Not here*: requests to cancel from clients, in `gannet_server`; jobs that are cancelled, in the engine.
 
@@ -90,7 +97,7 @@ impl CancelHandle {
         self.0.is_requested.load(Ordering::Relaxed)
     }
 
-    /// The same, for whoever looks often.
+    /// The same, for a statement that looks often.
     pub(super) fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.0.is_requested)
     }

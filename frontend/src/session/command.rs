@@ -1,6 +1,12 @@
 //! Commands to the session: transactions, settings, PREPARE, COPY.
 //!
-//! *Not here*: cursors (`cursor`), and statements with a plan (`run`).
+//! *Invariants*: in a transaction that has failed only COMMIT, ROLLBACK and ROLLBACK TO run, and COMMIT rolls back. The
+//! settings of a session have at most 1 MiB. A token is set outside of transactions. SHOW of the cluster's relations
+//! needs no transaction. A query inside a command is planned again if the catalog has changed.
+//!
+//! *Source*: PostgreSQL 15 documentation, reference pages of these statements.
+//!
+//! *Not here*: cursors (`cursor`), operators' procedures (`administer`), and statements with a plan (`run`).
 
 use std::sync::Arc;
 

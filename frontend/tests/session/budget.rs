@@ -1,4 +1,13 @@
 //! Limits for what statements and sessions keep, and results that exceed them.
+//!
+//! The sessions belong to one node in this process, and their limits are a few MiB. A test fails if more is kept without
+//! the SQLSTATE of the limit, if rows that only pass through are refused, or if memory is not released. A result beyond
+//! the limit must come row by row, and the spill directory must be empty afterwards.
+//!
+//! *Source*: `docs/sql.md`, "Limits".
+//!
+//! *Not here*: operators that use files (`tests/server/spilled.rs`), and large results of servers
+//! (`tests/server/large.rs`).
 
 use std::path::PathBuf;
 

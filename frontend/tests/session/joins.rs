@@ -1,4 +1,12 @@
-//! Joins of many rows: rows that an index has found before, hash tables, and scans whose order nobody sees.
+//! Joins of many rows: rows that an index has found before, hash tables, and scans whose order the result does not show.
+//!
+//! The tables have 20,000 rows, on a cluster in this process. A test fails if a result differs from that which the test
+//! computes, or if a join looks up the same row for each batch: EXPLAIN ANALYZE counts the round trips. Where the result
+//! shows the order of the rows, EXPLAIN must not say `in any order`, and the rows must come in the order of the key.
+//!
+//! *Source*: `docs/sql.md`, "Joins", and for the order of scans `docs/sql.md`, "Filters".
+//!
+//! *Not here*: joins of few rows (`slt/joins.slt`).
 
 use gannet_frontend::Session;
 

@@ -1,4 +1,13 @@
-//! COPY and INSERT ... SELECT into tables that nobody else knows, whose rows the workers of a node share.
+//! COPY and INSERT ... SELECT into storages that no other transaction knows, whose rows the workers of a node share.
+//!
+//! The clusters have three nodes with one or two workers each, in this process. A statement may keep 4 MiB, less than
+//! 50,000 rows take. A test fails if a row is missing or there twice, or if an error, a conflict or a rollback leaves a
+//! row. COMMIT must end with 40001 if another transaction has changed the table or the source meanwhile; few rows must
+//! leave the table to other transactions.
+//!
+//! *Source*: `docs/sql.md`, "Limits".
+//!
+//! *Not here*: nodes that are killed during a COPY (`lost.rs`).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,12 @@
 //! Sessions whose process lives while a node of the process is killed.
+//!
+//! `Cluster::kill_node` stops one or two of three nodes in this process. A test fails if an open transaction that met the
+//! loss commits, if a statement after the loss takes a second attempt, or if a COPY loses a row or has a row twice.
+//!
+//! *Source*: `docs/sql.md`, "When a node is lost".
+//!
+//! *Not here*: processes that are killed (`tests/server/failures`), and nodes that build an index
+//! (`frontend/src/execute/unfinished/tests.rs`).
 
 use std::sync::Arc;
 

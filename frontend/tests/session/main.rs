@@ -1,4 +1,12 @@
-//! Sessions: parameters, COPY, limits, filters, joins, cancelling, cached plans and catalogs, yielding of threads, and lost nodes.
+//! Sessions: parameters, COPY, limits, loads, filters, joins, cancelling, shared plans, tokens, yielding of threads, and
+//! lost nodes.
+//!
+//! The sessions run on clusters of one or three nodes in this process. A test here fails if a result or SQLSTATE differs
+//! from the expected one, or if a session does not go on after an error. With debug assertions the program itself checks
+//! that each operator yields for each row, and that large values are computed beside the workers
+//! (`frontend/src/execute/pace.rs`, `frontend/src/aside.rs`).
+//!
+//! *Not here*: what statements mean (`frontend/tests/scripts.rs`), and PostgreSQL's clients (`tests/server`).
 
 mod budget;
 mod filtered;

@@ -1,4 +1,10 @@
 //! Statements that share a plan with others, which differ in their numbers, give what they give with a plan of their own.
+//!
+//! Two sessions on two clusters in this process run the same statements, while the catalog changes twice. In one session
+//! a comment keeps each statement from sharing a plan. The test fails if a result, an error or the place of an error
+//! differs between the sessions. Another test wants no shared plan for a catalog that is not committed.
+//!
+//! *Not here*: which texts have a template (the unit tests in `frontend/src/session/template.rs`).
 
 use gannet_frontend::{Session, SqlError, StatementResult};
 

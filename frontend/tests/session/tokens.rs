@@ -1,4 +1,12 @@
 //! Transactions under idempotency tokens.
+//!
+//! The sessions run on a cluster of three nodes in this process, and use tokens again. A test fails if a token that has committed
+//! changes rows again, if `gannet_outcome` does not decide, or if a session answers another tag or SQLSTATE than documented.
+//!
+//! *Source*: `docs/sql.md`, "Tokens".
+//!
+//! *Not here*: tokens of the engine (`tests/tokens.rs`), and runs at another node after a death
+//! (`tests/server/tokens.rs`).
 
 use gannet_frontend::{Session, StatementResult, TransactionStatus};
 

@@ -1,4 +1,10 @@
-//! The journal: what a bad file is taken for, and how large a log becomes.
+//! The journal: which files are refused, where a torn write is cut off, and how large a log becomes.
+//!
+//! The tests cut and change the bytes of a disk in memory (`fakes.rs`). A test fails if a torn last write is not cut off, if a
+//! log is accepted that is damaged before its last write, or that is of another node, incarnation, cluster or format, if a
+//! snapshot that the log needs may be missing, or if a log that is mostly dead is not replaced.
+//!
+//! *Not here*: errors of a disk, and files in a directory (`store/tests.rs`).
 
 use openraft::{CommittedLeaderId, EntryPayload};
 

@@ -1,4 +1,11 @@
 //! Replicas that go on from what is on a disk, that come late, and whose disk fails.
+//!
+//! One or two replicas run on threads of their own, in real time; the disks are in memory, but for one test. A test fails if a
+//! restart loses or changes a decision, if a term is used again, if a replica decides after its disk has failed, if two
+//! replicas use one directory, or if the last voter cannot hand its vote over.
+//!
+//! *Source*: `docs/protocol.md`, "A majority that comes back" and "A majority that is given up".
+//! *Not here*: the storage without a replica (`store/tests.rs`).
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};

@@ -1,4 +1,10 @@
 //! The storage: openraft's own tests in memory and on a disk, restarts, and disks that fail.
+//!
+//! No test starts a replica; a disk is a directory of this host, or a stand-in (`fakes.rs`). A test fails if a restart loses a
+//! vote, an entry or a snapshot, if a write that the disk has refused seems to be there, or if a disk that has failed is asked
+//! again. Random steps compare a storage on a disk with one in memory.
+//!
+//! *Not here*: damaged files (`journal/tests.rs`), the order of writes and syncs (`tests/server/synced.rs`).
 
 use openraft::RaftSnapshotBuilder;
 use openraft::storage::{RaftLogStorageExt, RaftStateMachine};

@@ -39,7 +39,7 @@ pub enum SharedRingsError {
          in the same container, or use the udp transport"
     )]
     Unreachable {
-        /// Whose it is.
+        /// The node that has the memory.
         node: usize,
         /// Where it was to be.
         path: String,

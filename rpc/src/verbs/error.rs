@@ -1,4 +1,10 @@
 //! Why an RDMA device cannot be used; every message says what to do.
+//!
+//! *Invariants*: the errors are those of opening and connecting a queue pair, and of reaching a process that has come
+//! back. None stops a worker that runs: a packet that cannot be sent is lost and counted. A setting is named by its
+//! value, a device by the name that the system gives.
+//!
+//! *Not here*: the choice of device, port and GID (`preflight.rs`), and pairs that fail later (`restart.rs`).
 
 use std::io;
 

@@ -93,7 +93,7 @@ impl OneSided {
         Ok(Self { chosen: Chosen::find(options)? })
     }
 
-    /// Zeroed memory that whoever is connected and knows its address may read.
+    /// Zeroed memory. A process that is connected and knows its address may read it.
     ///
     /// # Errors
     /// [`VerbsError::LockedMemory`], or that the device refuses it.

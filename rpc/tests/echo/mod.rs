@@ -1,4 +1,5 @@
-//! The handler in the tests of endpoints: an echo.
+//! The handler in the tests of endpoints: an echo that increments every byte, so no request passes for its answer. The
+//! count of requests tells a test whether each request ran once.
 
 use gannet_rpc::{Handler, ResponseWriter};
 

@@ -1,4 +1,7 @@
 //! Messages of all sizes, networks that lose and duplicate packets, and threads that sleep.
+//!
+//! Two nodes share a thread, or have one each that sleeps when it is idle; netem loses and doubles a tenth of the packets. A
+//! test fails if a request does not run exactly once, if packets of a cluster with another key arrive, or if a wake-up is lost.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -1,4 +1,10 @@
 //! Missing peers, killed peers, and queue pairs that fail.
+//!
+//! One test starts this program again as a peer and kills it. Another takes the interface v0 down, so that SENDs fail. A
+//! test fails if a request to a missing peer is given up or keeps answers of others back, if a peer is not found at its
+//! new queue pair, or if a queue pair does not go on after a failed SEND or after packets that no RECV has taken.
+//!
+//! *Not here*: a `gannet serve` process that is killed and comes back (`tests/verbs/guest`).
 
 use std::io::{BufRead, BufReader, Write};
 use std::ops::Range;

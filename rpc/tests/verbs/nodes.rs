@@ -1,4 +1,7 @@
 //! Nodes of a cluster of two or three, each an endpoint over a queue pair.
+//!
+//! Nodes with even numbers are on the device rx0, and the others on rx1. The nodes of a `Pair` share the thread of the
+//! test. A call fails the test if an answer is wrong, or does not come within a minute.
 
 use std::process::Command;
 

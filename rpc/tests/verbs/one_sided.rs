@@ -1,4 +1,7 @@
 //! READs of another process's memory; here the memory belongs to another device in the same process.
+//!
+//! Each word of the region contains its own number. A test fails if a READ returns other bytes than the region has, if
+//! READs end in another order than they began, if an impossible READ does not say why, or if a dropped region can be read.
 
 use gannet_rpc::{OneSided, OneSidedPair, ReadError, RemoteRegion, SharedRegion};
 

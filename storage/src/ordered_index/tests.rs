@@ -1,4 +1,12 @@
 //! Scans, counts and validations of one index.
+//!
+//! One thread changes an index that belongs to no table. A property test compares scans with a `BTreeSet`. A test fails
+//! if a validation misses a key of the range that came, went, is pending or is leaving, or if keys that are added beside
+//! the range, or removed far from it, make it fail. Another test fails if keys take more memory than is counted for them.
+//!
+//! *Source*: `docs/protocol.md`, "Ordered index".
+//!
+//! *Not here*: validations without one of the rules (`storage/tests/rows_mutant.rs`).
 
 use super::*;
 use proptest::prelude::*;

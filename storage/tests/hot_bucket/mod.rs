@@ -1,4 +1,8 @@
 //! One bucket that several threads write and read, whose contents follow from its version.
+//!
+//! A unit fills 12 values with a word of its version, and inserts or deletes a 13th key in turn. A read is torn if a
+//! value, or the presence of the 13th key, does not fit the version that was read. Writers lock the bucket as at a
+//! primary, or apply units without locks as at a backup.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

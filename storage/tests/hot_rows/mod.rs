@@ -1,4 +1,7 @@
 //! Rows of a heap table that threads write and read, in two buckets that reuse each other's cells.
+//!
+//! Each bucket has one writer, which applies units as at a backup, and one reader. Length and contents of a value follow
+//! from key and version. A read is torn if the value, or the presence of the row, does not fit the version that was read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,11 @@
 //! Nodes that nobody has named at the start: they name some members, which tell them the rest.
+//!
+//! A fourth process joins three others on this host, and processes with new addresses take the places of killed ones. A test
+//! fails if a node gets no share of the copies, if a partition has two copies in one zone without need, if a row is lost, or if
+//! a process that cannot join is not told the reason.
+//!
+//! *Source*: `docs/protocol.md`, "Nodes that are added". *Not here*: processes at the address of their
+//! predecessor (`restarts.rs`).
 
 use std::collections::BTreeSet;
 use std::mem::replace;

@@ -1,5 +1,12 @@
-//! The manager without a majority: nobody renews leases, so nothing is answered until the majority is back. Its processes may have stood still,
-//! or have ended and come back with their directories.
+//! The manager without a majority: nobody renews leases, so nothing is answered until the majority is back. Its processes may
+//! have stood still, or have ended and come back with their directories, or have been given up by an operator.
+//!
+//! The tests stop or kill one to three of up to five real processes on this host. A test fails if a
+//! statement is answered without a majority, if an acknowledged row is lost, if a history is not
+//! strictly serializable, or if a majority that lives is given up.
+//!
+//! *Source*: `docs/protocol.md`, "A majority that comes back" and "A majority that is given up".
+//! *Not here*: pauses that leave a majority (`pauses.rs`).
 
 use std::collections::BTreeSet;
 

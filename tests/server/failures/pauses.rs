@@ -94,7 +94,7 @@ fn a_node_that_stands_still_for_less_than_its_lease_stays() {
     assert_all_stay(&cluster, &summary);
 }
 
-/// As a host does that sleeps: nobody has heard anybody, so nobody suspects anybody.
+/// As on a host that sleeps: no node has heard another, so no node suspects another.
 #[test]
 fn nodes_that_all_stand_still_for_longer_than_their_leases_stay() {
     let cluster = Cluster::start(Site::new("failures-sleep", 3), &[LONG_LEASE]);

@@ -43,7 +43,7 @@ fn a_second_process_of_a_living_node_is_refused_and_disturbs_nobody() {
 }
 
 /// Each of three nodes is killed under load and started again by the same command. Before the next one is killed, it is a copy, a voter and
-/// primary of its share again. All of them, twice, whoever decides.
+/// primary of its share again. All nodes, twice, whichever node decides.
 #[test]
 fn every_node_comes_back_twice_under_load() {
     let site = Site::new("failures-restart", 3);
@@ -99,7 +99,7 @@ fn every_node_comes_back_twice_under_load() {
 #[test]
 fn a_node_that_ends_again_and_again_is_let_in_later_each_time() {
     let mut cluster = Cluster::start(Site::new("failures-restless", 3), &[SHORT_LEASE]);
-    // Whoever decides remembers.
+    // The decider remembers the ends of processes, so it stays.
     let leader = cluster.leader(&cluster.all());
     let restless = (leader + 1) % 3;
     let mut others = cluster.all();
@@ -159,7 +159,7 @@ fn a_rolling_restart_leaves_no_transaction_unknown() {
     }
 }
 
-/// One command restarts all nodes under load; whoever has started a process starts it again when its exit code says so.
+/// One command restarts all nodes under load; the test starts a process again when its exit code says so.
 #[test]
 fn the_command_restarts_all_nodes_one_after_the_other() {
     let site = Site::new("failures-rolling-command", 3);

@@ -1,5 +1,12 @@
 //! The echo of one thread: its nodes, a client in each of their coroutines, and the loop around them.
 //!
+//! *Invariants*: a client has one batch under way, with a request to each of its targets, and compares each response with
+//! its request. A poll of the loop has one time, in nanoseconds: the latency of a batch is the time between two polls.
+//! Requests count in the measured interval alone. A thread answers the requests of others until all clients have ended,
+//! and nodes of other processes until they are silent, at most 10 s after the interval.
+//!
+//! *Source*: FaSST section 4.5.
+//!
 //! *Not here*: transports and threads (`port`), and the bare transport (`bare`).
 
 use std::cell::{Cell, RefCell};

@@ -1,4 +1,10 @@
 //! Leases, silences and complaints, without members.
+//!
+//! The tests call one or two values of `Leases`, and give them the time; nothing waits. A test fails if a voter grants a lease
+//! to a removed member or to another incarnation, if a lease counts from a renewal that no majority has granted, or if the
+//! decider suspects a member too early, too late or without a majority. One test removes rule `COMPLAINTS`.
+//!
+//! *Source*: `docs/protocol.md`, "Leases". *Not here*: clocks that drift apart (`engine/tests/model/lease.rs`).
 
 use std::time::Duration;
 

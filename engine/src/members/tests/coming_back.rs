@@ -1,4 +1,11 @@
 //! Processes that come in the place of members that have ended, and of one that lives.
+//!
+//! Members run over simulated streams in virtual time, with the simulator's model of the manager's log. A test fails if a
+//! process is not let in, if a flush lacks records of the members that are left, if members halt although a majority comes back
+//! with its logs, or if a process takes the place of a living member.
+//!
+//! *Source*: `docs/protocol.md`, "Nodes that come back" and "A majority that comes back". *Not here*: real processes
+//! (`tests/server/failures/restarts.rs`, `tests/server/failures/majority.rs`).
 
 use super::*;
 
@@ -111,7 +118,7 @@ fn a_founder_comes_back_to_a_member_that_came_later() {
         run.start_with(of_three(3, 1));
         run.until("to be added", 20, |run| run.members.member(3).unwrap().has_joined());
         for (lost, epoch) in [(1, 2), (2, 3)] {
-            // Whoever can vote in the place of a lost voter does.
+            // A member that can vote in the place of a lost voter does so.
             run.pass(5 * SECOND_NS);
             run.members.kill(lost);
             run.until_epoch(epoch, &[1, 2][..lost]);

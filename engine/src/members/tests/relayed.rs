@@ -1,4 +1,10 @@
 //! Members whose connection passes through a relay that resets it: at any byte, again and again, and for ever.
+//!
+//! Two members run in this process with their threads, and talk over TCP sockets of this host. A test
+//! fails if a change is not made after a reset, if a member halts while the other lives, or if a member
+//! does not halt, with the reason, when the other has ended.
+//!
+//! *Not here*: many members over streams that break (`engine/src/members/tests.rs`), real processes (`tests/server/nodes.rs`).
 
 use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
@@ -103,7 +109,7 @@ impl Relay {
     }
 }
 
-/// An address whose TCP port is free, and which neither the system nor this gives to anybody else.
+/// An address whose TCP port is free. Neither the system nor this function gives the port to another caller.
 fn free_address() -> SocketAddr {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     loop {

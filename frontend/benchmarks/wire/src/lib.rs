@@ -1,6 +1,11 @@
 //! Benchmarks in SQL over the wire: connections by PostgreSQL's protocol to Gannet's or PostgreSQL's server.
 //!
-//! *Not here*: the benchmarks, and sessions in this process (`gannet_sql_benchmarks`).
+//! *Invariants*: the transactions of a connection are serializable, also at PostgreSQL's server. A connection prepares
+//! each text once; texts are compared by their addresses. A failure without an SQLSTATE of the server is a connection
+//! that was lost, 08006. An address that cannot be used is 08001.
+//!
+//! *Not here*: the benchmarks, and sessions in this process (`gannet_sql_benchmarks`); addresses and TLS
+//! (`gannet_shell`). Copies are not compared: a server does not show them.
 #![forbid(unsafe_code)]
 
 use bytes::{Bytes, BytesMut};

@@ -1,6 +1,12 @@
 //! Tables of a server for programs with the client library.
 //!
-//! *Not here*: the gateway that serves them (`settings`), tables of SQL.
+//! *Invariants*: a name occurs once. Without a number of bytes, keys and values of a table are byte strings; with one,
+//! keys are numbers and values have that many bytes. A table is laid out for 100,000 rows unless the setting has another
+//! number. The first node that opens a table creates the table.
+//!
+//! *Source*: `docs/embedding.md`.
+//!
+//! *Not here*: the options of the gateway that serves them (`settings`), the gateway (`gannet_engine`), tables of SQL.
 
 use std::str::FromStr;
 

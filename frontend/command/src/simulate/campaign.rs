@@ -1,6 +1,13 @@
 //! Campaigns: many seeds, on all cores, and their sums.
 //!
-//! *Not here*: a single seed (`scenario`).
+//! *Invariants*: a thread runs a seed at a time, and a run depends on its seed and the options alone. One seed of 100
+//! runs twice, unless openraft draws at random in it: then both runs must have one trace. The first failure ends the
+//! campaign, when the runs under way have ended; that of the lowest seed is reported. The limit of time is real time,
+//! that of a run is virtual.
+//!
+//! *Source*: `docs/simulation.md`, "Campaigns and fuzzing".
+//!
+//! *Not here*: a single seed (`scenario`); what the sums must be (`mod.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,5 +1,12 @@
 //! The scenario of a seed: a cluster, a workload and faults; and the verdict on its run.
 //!
+//! *Invariants*: cluster, workload, faults, deaths and drains follow from the seed and the options. An option that is
+//! chosen leaves the other draws as they were. Where logs outlive their processes, each process that dies is started
+//! again. A search for the necessary faults takes out one at a time, and keeps deaths and drains. A verdict has the exit
+//! code of the command.
+//!
+//! *Source*: `docs/simulation.md`, "Members that die" and "Members that are drained".
+//!
 //! *Not here*: the simulator (`gannet_engine::simulation`), and workloads (`gannet_benchmarks`, `builds`).
 
 use std::any::Any;

@@ -1,5 +1,12 @@
 //! The system's tables and their columns. Tables that are always empty exist for the tools that query them.
 //!
+//! *Invariants*: a row has a value for each column, in this order; a test compares them. A relation whose name begins
+//! with `gannet_` describes the cluster, and SHOW gives its rows without a transaction. Numbers of objects are BIGINT,
+//! names are TEXT. The place of a relation tells its number (`relations`).
+//!
+//! *Source*: PostgreSQL 15 documentation, chapters 53 (system catalogs), 54 (system views) and 37 (information schema);
+//! `docs/sql.md`, "The nodes of the cluster".
+//!
 //! *Not here*: the rows (`relations`, `cluster`).
 
 use crate::catalog::system::Relation;

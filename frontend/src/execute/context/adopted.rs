@@ -1,4 +1,11 @@
-//! What transactions of other workers, the helpers, have read for a running statement: its commit depends on that from then on.
+//! What transactions of other workers, the helpers, have read for a running statement: its commit depends on that from
+//! then on.
+//!
+//! *Invariants*: a helper has written nothing. Its reads are charged to the statement, and need no validation where no
+//! other transaction can reach the table. After two seconds without an answer the statement does the helper's work
+//! itself.
+//!
+//! *Source*: `docs/protocol.md`, "Folds", for shares and pages.
 //!
 //! *Not here*: what they read (`execute/fold/shares`, `execute/read_ahead`).
 

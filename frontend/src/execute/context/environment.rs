@@ -1,5 +1,11 @@
 //! What expressions get from a running statement: parameters, subqueries, values that are computed once.
 //!
+//! *Invariants*: a value that is computed once is kept for one run of the statement, and charged to the session's budget.
+//! At most 16 compiled patterns are kept; the oldest goes first. A pattern is compiled aside, as it may hold the thread
+//! for too long. A scalar subquery has one row at most (21000).
+//!
+//! *Source*: PostgreSQL 15, sections 4.2.11 and 9.23.
+//!
 //! *Not here*: the statement's own state (`context`), and the values of expressions (`expression/evaluate`).
 
 use std::sync::Arc;

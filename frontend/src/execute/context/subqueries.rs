@@ -1,5 +1,11 @@
 //! Subqueries of a running statement. Their rows are kept for the arguments that came last.
 //!
+//! *Invariants*: the rows of at most 64 subqueries are kept, and charged; then all are forgotten. A subquery is read as
+//! far as needed: to 1 row for EXISTS, to 2 for a value, as the second is the error. `= ANY` keeps keys alone, another
+//! comparison the rows. Without a match, a NULL on either side makes the result NULL, unless there is no row.
+//!
+//! *Source*: PostgreSQL 15, section 9.23.
+//!
 //! *Not here*: the values that expressions get from them (`environment`).
 
 use std::sync::{Arc, OnceLock};

@@ -1,4 +1,8 @@
 //! Constant parts of a statement are computed once: computations on other threads are counted.
+//!
+//! A session runs queries over 5,000 rows, on a cluster of one node in this process. Jobs of `aside` compute patterns and
+//! large values. The test fails if a query takes another number of jobs than it has constants that are needed, or if an
+//! expression of a row's value is not computed for each row. One large constant may take up to four jobs.
 
 use pollster::block_on;
 

@@ -1,4 +1,10 @@
 //! Builds one page at a time, with changes of rows between the pages, in an order that the test decides.
+//!
+//! The cluster has three nodes in this process. Some tests fix the steps of a build, and a property test draws them. In one
+//! test all workers fill a large table while another thread changes its rows. A test fails if an index has other entries
+//! than its rows imply, if a unique index lets a duplicate in, or if a build ends with 23505 although its keys are unique.
+//!
+//! *Not here*: builds whose node is killed (`execute/unfinished/tests.rs`), and builds under faults (the simulator).
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,4 +1,10 @@
 //! However a definition ends, the engine's tables are those of the catalog.
+//!
+//! The cluster has three nodes in this process. Definitions succeed, fail, are rolled back, lose their session, or meet a
+//! conflict at COMMIT. One test kills a node in whose name a table was created that is in no catalog. A test fails if the
+//! engine's tables are not those of the catalog within 20 s, or if their number is not the expected one.
+//!
+//! *Not here*: tables that a killed node was to drop (`execute/unfinished/tests.rs`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

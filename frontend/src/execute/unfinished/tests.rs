@@ -1,4 +1,11 @@
 //! A node is killed while it builds an index, or while it removes what was dropped.
+//!
+//! The cluster has three nodes in this process and a table of 50,000 rows; `Cluster::kill_node` stops the node that
+//! works. A test fails if work is left unfinished after 20 s, if the index is not ready or does not lead to a row, or if
+//! a dropped table is still there. A session that lives must build the index again in another storage. In the two other
+//! tests the work may end before the kill: they accept that.
+//!
+//! *Not here*: the death of another node (`tests/server/failures/batches.rs`).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,11 @@
 //! The errors of statements: what a failure of the engine or of the catalog is to a client.
 //!
+//! *Invariants*: a client hears neither of a stale catalog, until the catalog has changed too often, nor of the death of
+//! a node within this process: a transaction of its own runs again, one between BEGIN and COMMIT ends with 40001. 08007
+//! means that the commit may have been made.
+//!
+//! *Source*: PostgreSQL 15 documentation, appendix A; `docs/sql.md`, "When a node is lost".
+//!
 //! *Not here*: SQLSTATEs of aborts, in `error`.
 
 use gannet_engine::{Abort, Conflict};

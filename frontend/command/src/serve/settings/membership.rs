@@ -1,4 +1,12 @@
-//! The part of the settings that makes a process a node: of a cluster of its own, of one that begins, or of one that it joins.
+//! The part of the settings that makes a process a node: of a cluster of its own, of one that begins, or of one that it
+//! joins.
+//!
+//! *Invariants*: settings that contradict each other are an error that names them. A process that joins is told the
+//! settings that all nodes have in common, and may set none of them. A node of a cluster of processes has a key or a
+//! trusted network; over RDMA the network is trusted, beside a key or without. Only a process that joins waits here, at
+//! most for its join time-out. By default there are 3 copies, and over UDP room for 16 nodes.
+//!
+//! *Source*: `docs/operations.md`, "A cluster of processes".
 //!
 //! *Not here*: the settings, in `settings.rs`; what follows, in `gannet_engine`.
 

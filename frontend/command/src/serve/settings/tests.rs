@@ -1,4 +1,10 @@
 //! Settings of the command line and of files, and refused ones.
+//!
+//! The tests parse the texts of files, and build `Settings` in place of flags. They open no cluster and start no process.
+//! A test fails if a file takes precedence over the command line, if a limit that was left out has another default, or if
+//! settings that contradict each other are taken. The error must name the settings, and the lines of the file.
+//!
+//! *Not here*: processes that cannot become members, and one that a file starts (`tests/server/unsuitable.rs`).
 
 use super::*;
 
