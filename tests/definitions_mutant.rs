@@ -7,7 +7,7 @@ mod definitions {
     pub(crate) mod outdated;
 }
 
-use definitions::outdated::{DEFINITIONS, outdated};
+use definitions::outdated::outdated;
 use gannet_frontend::rules;
 
 // A single test, because a rule is removed in the whole process.
@@ -17,5 +17,5 @@ fn definitions_at_one_node_are_missed_at_others() {
     let outdated = outdated();
     drop(mutant);
     assert!(outdated > 0, "no query sees an old definition");
-    println!("ALL_CATALOG_VERSIONS: {outdated} of {DEFINITIONS} queries see an old definition");
+    println!("ALL_CATALOG_VERSIONS: {outdated} queries see an old definition");
 }

@@ -4,12 +4,13 @@
 //! COPY       u32 next bucket | u32 0 | u64 offset in its copy | u64 version of the first bucket | units
 //! COUNT      u64 number of the index | u64 keys | the key to go on from, if there are more
 //! FOLD       u64 next bucket | u64 sum of the counts | the result
-//! RESERVE of a row that is another's, WAITS_FOR of one that waits:   u64 holder | u64 place in the queue
+//! RESERVE of a row that is another's, SHARE of a range with such a row:   u64 holder | u64 place in the queue
+//! WAITS_FOR of a holder that waits:   u64 holder for each transaction that it waits for
 //! ```
 //! *Not here*: requests, and the answers to READ and LOCK (`request.rs`); SCAN (`scan_page.rs`).
 
 use crate::request::u64_at;
-use crate::row_reservations::Holder;
+use crate::row_reservations::{AWAITED_MAX, Holder};
 
 /// Bytes before the units in an answer to COPY.
 pub(crate) const COPY_HEADER_BYTES: usize = 24;
@@ -76,6 +77,18 @@ pub(crate) fn decode_place(bytes: &[u8]) -> Option<(Holder, usize)> {
     Some((Holder(u64_at(bytes, 0)), usize::try_from(u64_at(bytes, 8)).ok()?))
 }
 
+/// Most bytes of an answer to WAITS_FOR.
+pub(crate) const AWAITED_BYTES: usize = AWAITED_MAX * 8;
+
+pub(crate) fn encode_awaited(holders: &[Holder]) -> Vec<u8> {
+    holders.iter().flat_map(|holder| holder.0.to_le_bytes()).collect()
+}
+
+/// The holders that another one waits for; those that are whole.
+pub(crate) fn decode_awaited(bytes: &[u8]) -> impl Iterator<Item = Holder> {
+    bytes.as_chunks().0.iter().map(|holder| Holder(u64::from_le_bytes(*holder)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,6 +102,8 @@ mod tests {
         let place = (Holder(u64::MAX - 1), 7);
         assert_eq!(decode_place(&encode_place(place.0, place.1)), Some(place));
         assert_eq!(decode_place(&[]), None);
+        let awaited = [Holder(7), Holder(u64::MAX - 1)];
+        assert!(decode_awaited(&encode_awaited(&awaited)).eq(awaited));
         let counted = [7_u64.to_le_bytes(), 8_u64.to_le_bytes()].concat();
         assert_eq!(decode_count(&[&counted[..], b"next"].concat()), Some((7, 8, &b"next"[..])));
         assert_eq!(decode_count(&counted[1..]), None);

@@ -26,6 +26,7 @@ use crate::deferred::scans::Scans;
 use crate::deferred::times::Times;
 use crate::observed::Observed;
 use crate::outcome::{Abort, Conflict};
+use crate::row_reservations::Passes;
 use crate::table_id::{TableId, TableKey};
 use crate::transaction::expect::EXPECTED_ROWS_MIN;
 use crate::transaction::{Change, Observation, ScanObservation};
@@ -112,8 +113,8 @@ pub struct Deferred {
     /// Bytes that those take.
     absent_bytes: usize,
     writes: BTreeMap<TableId, BTreeMap<Vec<u8>, Write>>,
-    /// Whether its commit passes what others have reserved.
-    passes_reservations: bool,
+    /// The reservations of others that its commit passes.
+    passes: Passes,
     /// Whether its commit waits for a row that another has reserved, before it ends with a conflict.
     waits_for_reservations: bool,
     /// Whether nobody runs it again after a conflict.
@@ -149,7 +150,12 @@ impl Deferred {
 
     /// Has the commit pass what others have reserved: it has reserved rows itself.
     pub fn pass_reservations(&mut self) {
-        self.passes_reservations = true;
+        self.passes = Passes::All;
+    }
+
+    /// Has the commit pass the ranges that others share: it could not reserve its rows.
+    pub fn pass_readers(&mut self) {
+        self.passes = self.passes.max(Passes::Readers);
     }
 
     /// For a transaction that is not run again by itself: its commit begins again, many times, when it meets another's lock, and
@@ -572,9 +578,7 @@ impl Deferred {
     ) -> Result<(), Abort> {
         let transaction = coordinator.begin();
         self.times.check(transaction, scans)?;
-        if self.passes_reservations {
-            transaction.pass_reservations();
-        }
+        transaction.pass(self.passes);
         observations.iter().for_each(|seen| transaction.observe(*seen));
         scans.iter().for_each(|scan| transaction.observe_scan(scan));
         let writes =

@@ -71,6 +71,7 @@ mod row_reservations;
 mod rows;
 pub mod rules;
 mod scan_page;
+mod shared_ranges;
 mod silences;
 #[cfg(any(test, feature = "simulation"))]
 pub mod simulation;

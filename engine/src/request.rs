@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! READ           u32 table | u32 0           | u16 0         | u16 0 | u64 key     | u64 owner | row key
-//! LOCK           u32 table | u32 value bytes | u16 mode, and whether it passes reservations | u16 0 | u64 key | u64 owner | row key
+//! LOCK           u32 table | u32 value bytes | u16 mode, and what it passes | u16 0 | u64 key | u64 owner | row key
 //! VALIDATE       u32 table | u32 bucket      | u16 partition | u16 0 | u64 version | u64 owner
 //! VALIDATE_MANY  u32 table | u32 0           | u16 partition | u16 0 | u64 0       | u64 owner
 //!                then for each bucket: u32 bucket | u64 version
@@ -16,9 +16,11 @@
 //! FOLD           u32 table | u32 bucket      | u16 partition | u16 0 | u64 0       | u64 owner | program
 //! VALIDATE_SPAN  u32 table | u32 bucket      | u16 partition | u16 0 | u64 changes | u64 owner | u32 next bucket
 //! COPY           u32 table | u32 bucket      | u16 partition | u16 0 | u64 offset  | u64 owner
-//! RESERVE        u32 table | u32 hold, ms    | u16 waits     | u16 0 | u64 hash    | u64 holder
+//! RESERVE        u32 table | u32 hold, ms    | u16 waits     | u16 0 | u64 hash    | u64 holder | row key
+//! SHARE          u32 table | u32 hold, ms    | u16 waits     | u16 0 | u64 shape   | u64 holder | from | to
 //! RELEASE_ROW    u32 table | u32 0           | u16 0         | u16 0 | u64 hash    | u64 holder
-//! WAITS_FOR      u32 0     | u32 0           | u16 0         | u16 0 | u64 0       | u64 holder
+//! RELEASE_SHARED, WAITS_FOR
+//!                u32 0     | u32 0           | u16 0         | u16 0 | u64 0       | u64 holder
 //! EXPECT         u32 table | u32 rows        | u16 partition | u16 0 | u64 0       | u64 owner
 //! SET_BARRIER, RELEASE_BARRIER
 //!                u32 table | u32 0           | u16 partition | u16 0 | u64 0       | u64 owner
@@ -35,6 +37,8 @@
 //! *Source*: FaSST section 5, figure 6.
 
 use gannet_storage::{LockMode, Owner, Partitioning, RecordPart, TransactionId};
+
+use crate::row_reservations::Passes;
 
 pub(crate) const READ: u16 = 1;
 pub(crate) const LOCK: u16 = 2;
@@ -58,13 +62,15 @@ pub(crate) const WAITS_FOR: u16 = 19;
 pub(crate) const COUNT: u16 = 20;
 pub(crate) const FOLD: u16 = 21;
 pub(crate) const VALIDATE_SPAN: u16 = 22;
+pub(crate) const SHARE: u16 = 23;
+pub(crate) const RELEASE_SHARED: u16 = 24;
 
 /// Modes of LOCK.
 const UPDATE: u16 = 1;
 const INSERT: u16 = 2;
 const DELETE: u16 = 3;
-/// Beside the mode: reservations of others do not keep it out.
-const PASSES: u16 = 1 << 8;
+/// Beside the mode: what it passes.
+const PASSES: u16 = 3 << 8;
 
 /// Bytes of a request's fixed part.
 pub(crate) const HEADER_BYTES: usize = 28;
@@ -98,7 +104,7 @@ pub(crate) enum Status {
     /// LOCK for insert: the key is there, with version and value.
     Exists = 5,
     /// READ, LOCK, SCAN, FOLD, VALIDATE: another transaction holds the bucket. VALIDATE_RANGE, COUNT: another is about to add or remove a key. RESERVE:
-    /// another holds the row.
+    /// another holds the row, or reads it. SHARE: another holds a row of the range.
     Locked = 6,
     /// VALIDATE: another version, a row that has changed, or keys that have come or gone.
     Changed = 7,
@@ -320,18 +326,30 @@ table_request! {
 }
 
 table_request! {
-    /// RESERVE: a row.
+    /// RESERVE: a row, whose key follows.
     Reserve {
         /// Milliseconds for which it is held at most.
         hold_ms: u32 = number,
-        /// 1 for a place in the queue.
+        /// 1 for a place in the queue, 2 for a row that others may read.
         waits: u16 = detail,
         hash: u64 = word,
     }
 }
 
 table_request! {
-    /// RELEASE_ROW: a row. WAITS_FOR: no row, and only the holder.
+    /// SHARE: a range, whose bounds follow.
+    Share {
+        /// Milliseconds for which it is shared at most.
+        hold_ms: u32 = number,
+        /// 1 for a transaction that waits for the holders of rows.
+        waits: u16 = detail,
+        /// Kinds and lengths of the bounds: see `scan_page.rs`.
+        shape: u64 = word,
+    }
+}
+
+table_request! {
+    /// RELEASE_ROW: a row. RELEASE_SHARED and WAITS_FOR: no row, and only the holder.
     OfHolder {
         hash: u64 = word,
     }
@@ -342,8 +360,7 @@ table_request! {
 pub(crate) struct LockRow {
     pub(crate) table: u32,
     pub(crate) mode: LockMode,
-    /// Whether it is of a transaction that has reservations: those of others do not keep it out.
-    pub(crate) passes: bool,
+    pub(crate) passes: Passes,
     /// Bytes of the value that is to be written; 0 in a fixed table.
     pub(crate) value_bytes: u32,
     /// Number or hash of the key.
@@ -361,7 +378,7 @@ impl TableRequest for LockRow {
         };
         Header {
             table: self.table,
-            detail: detail | if self.passes { PASSES } else { 0 },
+            detail: detail | self.passes as u16,
             number: self.value_bytes,
             word: self.key,
             owner: self.owner,
@@ -370,7 +387,7 @@ impl TableRequest for LockRow {
 
     #[inline(always)]
     fn from_header(header: Header) -> Option<Self> {
-        let passes = header.detail & PASSES != 0;
+        let passes = Passes::from_wire(header.detail & PASSES)?;
         let mode = match header.detail & !PASSES {
             UPDATE => LockMode::Update,
             INSERT => LockMode::Insert,
@@ -391,7 +408,7 @@ pub(crate) fn table_of(payload: &[u8]) -> u32 {
 /// The partition that a request is about; none if it is about a transaction.
 pub(crate) fn partition_of(kind: u16, payload: &[u8], partitioning: Partitioning) -> Option<u16> {
     match kind {
-        LOG | LOG_PART => None,
+        LOG | LOG_PART | SHARE | RELEASE_SHARED | WAITS_FOR => None,
         READ => Read::decode(payload).map(|(read, _)| partitioning.partition(read.key)),
         RESERVE => Reserve::decode(payload).map(|(row, _)| partitioning.partition(row.hash)),
         LOCK => LockRow::decode(payload).map(|(lock, _)| partitioning.partition(lock.key)),
@@ -503,12 +520,12 @@ mod tests {
             LockRow {
                 table,
                 mode: LockMode::Delete,
-                passes: true,
+                passes: Passes::All,
                 value_bytes: 0x405_0607,
                 key,
                 owner,
             },
-            b"\x01\0\0\x01\x07\x06\x05\x04\x03\x01\0\0\xfc\xff\xff\xff\xff\xff\xff\xff\x09\0\0\0\0\0\0\0",
+            b"\x01\0\0\x01\x07\x06\x05\x04\x03\x03\0\0\xfc\xff\xff\xff\xff\xff\xff\xff\x09\0\0\0\0\0\0\0",
         );
         assert_bytes(
             Validate { table, partition, bucket: 0x405_0607, version: 8, owner },
@@ -549,16 +566,25 @@ mod tests {
             b"\x01\0\0\x01\x05\0\0\0\x03\x02\0\0\0\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
         );
         assert_bytes(
+            Barrier { table, partition, owner },
+            b"\x01\0\0\x01\0\0\0\0\x03\x02\0\0\0\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
+        );
+    }
+
+    #[test]
+    fn each_request_about_reservations_has_its_bytes() {
+        let (table, key, owner) = (0x100_0001, u64::MAX - 3, Owner(9));
+        assert_bytes(
             Reserve { table, hold_ms: 0x405_0607, waits: 1, hash: key, owner },
             b"\x01\0\0\x01\x07\x06\x05\x04\x01\0\0\0\xfc\xff\xff\xff\xff\xff\xff\xff\x09\0\0\0\0\0\0\0",
         );
         assert_bytes(
-            OfHolder { table, hash: key, owner },
-            b"\x01\0\0\x01\0\0\0\0\0\0\0\0\xfc\xff\xff\xff\xff\xff\xff\xff\x09\0\0\0\0\0\0\0",
+            Share { table, hold_ms: 0x405_0607, waits: 1, shape: 6, owner },
+            b"\x01\0\0\x01\x07\x06\x05\x04\x01\0\0\0\x06\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
         );
         assert_bytes(
-            Barrier { table, partition, owner },
-            b"\x01\0\0\x01\0\0\0\0\x03\x02\0\0\0\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
+            OfHolder { table, hash: key, owner },
+            b"\x01\0\0\x01\0\0\0\0\0\0\0\0\xfc\xff\xff\xff\xff\xff\xff\xff\x09\0\0\0\0\0\0\0",
         );
     }
 
@@ -569,7 +595,7 @@ mod tests {
         let (table, key, owner) = (1, 77, Owner(9));
         let home = Some(partitioning.partition(key));
         assert_eq!(of(READ, &Read { table, key, owner }.encode()), home);
-        let (mode, passes) = (LockMode::Update, false);
+        let (mode, passes) = (LockMode::Update, Passes::Nothing);
         let lock = LockRow { table, mode, passes, value_bytes: 5, key, owner };
         assert_eq!(of(LOCK, &lock.encode()), home);
         assert_eq!(
@@ -585,7 +611,7 @@ mod tests {
     #[test]
     fn what_is_encoded_is_decoded() {
         for mode in [LockMode::Update, LockMode::Insert, LockMode::Delete] {
-            for passes in [false, true] {
+            for passes in [Passes::Nothing, Passes::Readers, Passes::All] {
                 let (value_bytes, owner) = (2, Owner(4));
                 let lock = LockRow { table: 1, mode, passes, value_bytes, key: 3, owner };
                 assert_eq!(LockRow::decode(&lock.encode()), Some((lock, &[][..])));

@@ -29,6 +29,7 @@ use crate::aside::Aside;
 use crate::catalog::{Catalog, VersionKeys, counter_key};
 use crate::error::{Failure, SqlError};
 use crate::execute::BATCH_ROWS;
+use crate::execute::contended::Contended;
 use crate::execute::storages::Storages;
 use crate::execute::transaction::committed;
 use crate::fold;
@@ -71,6 +72,7 @@ pub struct Database {
     counter_table: TableId,
     /// The transactions under idempotency tokens.
     pub(crate) tokens: Tokens,
+    pub(crate) contended: Contended,
     /// The keys of the catalog's version.
     pub(crate) versions: VersionKeys,
     pub(crate) parser: Parser,
@@ -178,6 +180,7 @@ impl Database {
             catalog_table: table(CATALOG_TABLE, CATALOG_ROWS)?,
             counter_table: table(COUNTER_TABLE, COUNTERS)?,
             tokens: cluster.open_tokens().map_err(no_room)?,
+            contended: Contended::default(),
             cluster,
             parser: Parser::start(is_simulated)?,
             built_rows: if is_simulated { BUILT_ROWS_SIMULATED } else { BATCH_ROWS },

@@ -205,6 +205,7 @@ impl Table {
     }
 
     /// Writes a row inside the write of its bucket; whether there was room.
+    #[inline(always)]
     pub(crate) fn put(
         &self,
         bucket: Bucket<'_>,
@@ -284,6 +285,7 @@ impl Table {
     }
 
     /// Writes a row that is decided: there is memory for it.
+    #[inline]
     pub(crate) fn put_decided(
         &self,
         bucket: Bucket<'_>,

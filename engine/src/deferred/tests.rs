@@ -188,8 +188,9 @@ fn what_was_read_by_key_is_valid_at_another_primary_until_it_changes() {
             other.put(table, changed.into(), b"other".to_vec());
             other.commit(coordinator)
         };
-        if changed == "a" {
-            cluster.spawn_anywhere(change).unwrap().wait().unwrap().unwrap();
+        match changed {
+            "a" => cluster.spawn_anywhere(change).unwrap().wait().unwrap().unwrap(),
+            key => insert(&cluster, table, key),
         }
         hand_over(&cluster, 2).unwrap();
         deferred.insert(table, b"w".to_vec(), b"row".to_vec());

@@ -8,6 +8,7 @@ use gannet_storage::{HEAP_VALUE_BYTES_MAX, HashedKey, Lock, LockMode, Table, Tab
 
 use crate::participant::{Participant, Prepared};
 use crate::request::{LockRow, Status, VERSION_BYTES};
+use crate::row_reservations::Passes;
 
 impl Participant {
     #[inline]
@@ -50,11 +51,12 @@ impl Participant {
             return response.push(Status::Barrier as u16);
         }
         let reservations = self.view.reservations();
-        if !passes
-            && reservations.are_there()
-            && reservations.is_reserved((prepared.table, hash), self.clock.now_ns())
-        {
-            return response.push(Status::Reserved as u16);
+        if passes != Passes::All && reservations.are_there() {
+            let (row, now_ns) = ((prepared.table, hash), self.clock.now_ns());
+            let is_read = || passes == Passes::Nothing && reservations.is_read(row, bytes, now_ns);
+            if reservations.is_reserved(row, now_ns) || is_read() {
+                return response.push(Status::Reserved as u16);
+            }
         }
         let lock = table.lock_row(prepared.address(), key, owner, change);
         let (status, version) = lock_status(table, lock);

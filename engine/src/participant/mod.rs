@@ -41,6 +41,7 @@ use crate::request::{
     self, Barrier, CopyBuckets, Expect, FoldBuckets, LockRow, Read, Reserve, Scan, Status,
     TableRequest, Unlock, Validate, ValidateMany, ValidateRange, ValidateSpan,
 };
+use crate::row_reservations::RESERVED_KEY_BYTES;
 use crate::scan_page::PageWriter;
 use crate::view::View;
 
@@ -231,10 +232,13 @@ impl Participant {
             request::RESERVE => {
                 let row = |Reserve { table, hash, .. }, rest: &[u8]| {
                     let partition = self.view.configuration().partitioning.partition(hash);
-                    self.served_target(table, partition, 0).filter(|_| rest.is_empty())
+                    let fits = rest.len() <= RESERVED_KEY_BYTES;
+                    self.served_target(table, partition, 0).filter(|_| fits)
                 };
                 (Action::Reserve, target(payload, row))
             }
+            request::SHARE => (Action::Share, Some(BucketAddress::NONE)),
+            request::RELEASE_SHARED => (Action::ReleaseShared, Some(BucketAddress::NONE)),
             request::RELEASE_ROW => (Action::ReleaseRow, Some(BucketAddress::NONE)),
             request::WAITS_FOR => (Action::WaitsFor, Some(BucketAddress::NONE)),
             _ => (Action::Refuse, None),
@@ -383,7 +387,9 @@ pub(crate) enum Action {
     Expect,
     Count,
     Reserve,
+    Share,
     ReleaseRow,
+    ReleaseShared,
     WaitsFor,
     Move,
     /// Refuse, as the table is about to be removed.
@@ -520,7 +526,9 @@ impl Handler for Participant {
             Action::Fold => self.fold(payload, response),
             Action::ValidateSpan => self.validate_span(payload, response),
             Action::Reserve => self.reserve(payload, response),
+            Action::Share => self.share(payload, response),
             Action::ReleaseRow => self.release_row(payload, response),
+            Action::ReleaseShared => self.release_shared(payload, response),
             Action::WaitsFor => self.waits_for(payload, response),
             Action::ValidateRows => self.validate_rows(payload, response),
             Action::ValidateRange => self.validate_range(payload, response),

@@ -11,6 +11,7 @@ use gannet_storage::{Owner, level_of};
 use crate::control::WaitReason;
 use crate::outcome::{Abort, Conflict, Failure, Misuse};
 use crate::request::{self, HEADER_BYTES, LockRow, Read, Status, TableRequest, VERSION_BYTES};
+use crate::row_reservations::Passes;
 use crate::transaction::access_set::{AccessSet, Row, RowState};
 use crate::transaction::{Transaction, heap, local};
 use crate::view::View;
@@ -71,7 +72,7 @@ impl Transaction<'_> {
     /// wait.
     #[inline(always)]
     fn request_rows(&mut self) -> usize {
-        let Self { view, set, round, scratch, owner, prefetches, passes_reservations, .. } = self;
+        let Self { view, set, round, scratch, owner, prefetches, passes, .. } = self;
         let (AccessSet { rows, values, executed, .. }, message) = (set, &mut scratch.message);
         let mut batch = round.batch();
         batch.clear();
@@ -85,7 +86,7 @@ impl Transaction<'_> {
                 }
                 continue;
             }
-            let (kind, request) = row.request(*owner, *passes_reservations);
+            let (kind, request) = row.request(*owner, *passes);
             let pushed = if row.key_bytes == 0 {
                 let answer_bytes = VERSION_BYTES + row.value_bytes as usize;
                 batch.push(row.primary, kind, &request, answer_bytes)
@@ -207,7 +208,7 @@ impl Row {
 
     /// READ or LOCK of the row, but for the bytes of its key.
     #[inline(always)]
-    fn request(&self, owner: Owner, passes: bool) -> (u16, [u8; HEADER_BYTES]) {
+    fn request(&self, owner: Owner, passes: Passes) -> (u16, [u8; HEADER_BYTES]) {
         let (table, key) = (self.table, self.key);
         let Some(mode) = self.mode else {
             return (request::READ, Read { table, key, owner }.encode());

@@ -49,6 +49,7 @@ use crate::configuration::NOBODY;
 use crate::control::{Interruption, PrefetchQueue, WaitReason};
 use crate::outcome::{Abort, Conflict, Failure, Misuse, RowProblem, panic_message};
 use crate::row_key::RowKey;
+use crate::row_reservations::Passes;
 use crate::table_id::TableId;
 pub use crate::transaction::access_set::RowId;
 use crate::transaction::access_set::{AccessSet, Row, RowState, bytes_of_value};
@@ -98,7 +99,7 @@ pub struct Transaction<'s> {
     /// Whether the runner of the transaction's code commits it, and the code itself must not.
     is_committed_for: bool,
     /// Whether reservations of others do not keep its locks out.
-    passes_reservations: bool,
+    passes: Passes,
     set: AccessSet,
     scratch: Scratch,
     record: Record,
@@ -129,7 +130,7 @@ impl<'s> Transaction<'s> {
             cancellation: None,
             doom: None,
             is_committed_for: false,
-            passes_reservations: false,
+            passes: Passes::Nothing,
             set: AccessSet::default(),
             scratch: Scratch::default(),
             record: Record::default(),
@@ -153,7 +154,7 @@ impl<'s> Transaction<'s> {
             self.doom = self.end_reason();
         }
         self.is_committed_for = false;
-        self.passes_reservations = false;
+        self.passes = Passes::Nothing;
         self.set.clear();
         if self.set.values.capacity() > BYTES_KEPT_MAX || self.record.capacity() > BYTES_KEPT_MAX {
             self.give_memory_back();
@@ -367,9 +368,9 @@ impl<'s> Transaction<'s> {
         &self.adopted
     }
 
-    /// Rows that others have reserved are locked like any others: it has reserved rows itself.
-    pub(crate) fn pass_reservations(&mut self) {
-        self.passes_reservations = true;
+    /// Which rows that others have reserved are locked like any others.
+    pub(crate) fn pass(&mut self, passes: Passes) {
+        self.passes = passes;
     }
 
     /// Commits for the transaction's code.

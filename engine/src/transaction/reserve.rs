@@ -1,18 +1,26 @@
-//! Reserve: ask the primaries of rows for reservations, and release them; and whom a transaction of another node waits for.
+//! Reserve: ask the primaries of rows and ranges for reservations, and release them; and whom a transaction of another node waits for.
 //!
 //! *Source*: `docs/protocol.md`, "Row reservations".
 //!
-//! *Invariant*: a row that cannot be reserved, as its partition has another primary by now or its table is gone, counts as reserved: the
-//! transaction goes on, and its commit tells.
+//! *Invariant*: a row or range that cannot be reserved, as its partition has another primary by now or its table is gone, counts as reserved:
+//! the transaction goes on, and its commit tells.
 
-use crate::answer::{PLACE_BYTES, decode_place};
+use std::collections::BTreeSet;
+
+use gannet_rpc::Message;
+use gannet_storage::Direction;
+
+use crate::answer::{AWAITED_BYTES, PLACE_BYTES, decode_awaited, decode_place};
 use crate::configuration::NOBODY;
 use crate::control::WaitReason;
 use crate::outcome::Abort;
-use crate::request::{self, OfHolder, Reserve, Status, TableRequest};
-use crate::row_reservations::{Holder, Reserved, RowName};
-use crate::transaction::Transaction;
+use crate::request::{self, OfHolder, Reserve, Share, Status, TableRequest};
+use crate::row_reservations::{Asks, Holder, RESERVED_KEY_BYTES, Reserved, RowName};
+use crate::scan_page::encode_shape;
+use crate::table_id::TableId;
 use crate::transaction::round::Interrupted;
+use crate::transaction::{KeyRange, Transaction};
+use crate::view::View;
 
 /// What a holder asks for.
 #[derive(Clone, Copy, Debug)]
@@ -20,8 +28,7 @@ pub(crate) struct Wish {
     pub(crate) holder: Holder,
     /// How long it holds a row at most, in milliseconds.
     pub(crate) hold_ms: u32,
-    /// Whether it waits for a row that another holds.
-    pub(crate) waits: bool,
+    pub(crate) asks: Asks,
 }
 
 impl Transaction<'_> {
@@ -34,20 +41,26 @@ impl Transaction<'_> {
     ///
     /// # Errors
     /// That of an interruption; [`crate::Misuse::TooLarge`] for more rows than fit a message.
-    pub(crate) fn reserve(&mut self, rows: &[RowName], wish: Wish) -> Result<Vec<Reserved>, Abort> {
-        let Wish { holder, hold_ms, waits } = wish;
+    pub(crate) fn reserve(
+        &mut self,
+        rows: &[(RowName, &[u8])],
+        wish: Wish,
+    ) -> Result<Vec<Reserved>, Abort> {
+        let Wish { holder, hold_ms, asks } = wish;
         let Self { view, round, .. } = self;
         let configuration = view.configuration();
-        let primary_of = |&(table, hash): &RowName| {
+        let primary_of = |&((table, hash), _): &(RowName, &[u8])| {
             let primary = configuration.primary(configuration.partitioning.partition(hash));
             (primary != NOBODY && view.kept_table(table).is_some()).then_some(primary)
         };
         round.begin()?;
         for row in rows {
             if let Some(primary) = primary_of(row) {
-                let &(table, hash) = row;
+                let &((table, hash), key) = row;
                 let owner = holder.into();
-                let request = Reserve { table, hold_ms, waits: waits.into(), hash, owner }.encode();
+                let request = Reserve { table, hold_ms, waits: asks as u16, hash, owner }.encode();
+                let key = &key[..key.len().min(RESERVED_KEY_BYTES)];
+                let request = [&request[..], key].concat();
                 round.batch().push(primary, request::RESERVE, &request, PLACE_BYTES)?;
             }
         }
@@ -56,59 +69,107 @@ impl Transaction<'_> {
         }
         let mut batch = round.batch();
         let answer = |row| {
-            let Some(primary) = primary_of(row) else { return Reserved::Granted };
-            let answer = batch.next_response(primary);
-            match (Status::from_wire(answer.kind), decode_place(answer.payload)) {
-                (Status::Locked, Some((other, place))) => Reserved::Behind(other, place),
-                _ => Reserved::Granted,
-            }
+            let primary = primary_of(row);
+            primary.map_or(Reserved::Granted, |primary| answered(batch.next_response(primary)))
         };
         Ok(rows.iter().map(answer).collect())
     }
 
-    /// Gives reservations, and places in queues, back.
+    /// The answer to a wish to share a range, in one round trip: granted if all members grant it, which may have rows of it. Else those that do
+    /// keep it.
+    ///
+    /// # Errors
+    /// That of an interruption.
+    pub(crate) fn share(
+        &mut self,
+        table: TableId,
+        keys: &KeyRange,
+        wish: Wish,
+    ) -> Result<Reserved, Abort> {
+        let Wish { holder, hold_ms, asks } = wish;
+        let Self { view, round, .. } = self;
+        let mut bounds = Vec::new();
+        let shape = encode_shape(keys.bounds(), Direction::Ascending, &mut bounds);
+        let (table, owner) = (table.number(), holder.into());
+        let request = Share { table, hold_ms, waits: asks as u16, shape, owner }.encode();
+        let request = [&request[..], &bounds].concat();
+        round.begin()?;
+        for member in members(view) {
+            round.batch().push(member, request::SHARE, &request, PLACE_BYTES)?;
+        }
+        round.wait_for(WaitReason::Responses)?;
+        let mut batch = round.batch();
+        let answers = members(view).map(|member| answered(batch.next_response(member)));
+        // Each answer is taken, though one that refuses is enough.
+        let worse = |found, answer| match (found, answer) {
+            (Reserved::Behind(..), _) | (Reserved::Full, Reserved::Granted) => found,
+            (Reserved::Granted | Reserved::Full, _) => answer,
+        };
+        Ok(answers.fold(Reserved::Granted, worse))
+    }
+
+    /// Gives reservations of rows, and places in queues, back; and all that the holder shares, if that is `shared`.
     ///
     /// # Errors
     /// That of an interruption: the reservations have ended with the epoch.
-    pub(crate) fn release_rows(
+    pub(crate) fn release(
         &mut self,
         rows: &[RowName],
+        shared: bool,
         holder: Holder,
     ) -> Result<(), Interrupted> {
         let Self { view, round, .. } = self;
         let configuration = view.configuration();
+        let owner = holder.into();
         round.begin()?;
         for &(table, hash) in rows {
             let primary = configuration.primary(configuration.partitioning.partition(hash));
             if primary != NOBODY {
-                let request = OfHolder { table, hash, owner: holder.into() };
+                let request = OfHolder { table, hash, owner };
                 round.request_that_fits(primary, request::RELEASE_ROW, &request.encode())?;
             }
+        }
+        for member in members(view).filter(|_| shared) {
+            let request = OfHolder { table: 0, hash: 0, owner };
+            round.request_that_fits(member, request::RELEASE_SHARED, &request.encode())?;
         }
         // A row that its primary does not know is released.
         round.end().map(drop)
     }
 
-    /// The holder of the row that another holder waits for, as the members know.
+    /// The transactions that some holders wait for, as the members know.
     ///
     /// # Errors
     /// That of an interruption.
-    pub(crate) fn waits_for(&mut self, holder: Holder) -> Result<Option<Holder>, Abort> {
+    pub(crate) fn waits_for(&mut self, holders: &[Holder]) -> Result<BTreeSet<Holder>, Abort> {
         let Self { view, round, .. } = self;
-        let members = || {
-            (0..)
-                .take(view.configuration().nodes())
-                .filter(|it| view.configuration().is_member(*it))
-        };
+        let members =
+            || holders.iter().flat_map(|holder| members(view).map(move |it| (*holder, it)));
         round.begin()?;
-        let request = OfHolder { table: 0, hash: 0, owner: holder.into() }.encode();
-        for member in members() {
-            round.batch().push(member, request::WAITS_FOR, &request, PLACE_BYTES)?;
+        for (holder, member) in members() {
+            let request = OfHolder { table: 0, hash: 0, owner: holder.into() }.encode();
+            round.batch().push(member, request::WAITS_FOR, &request, AWAITED_BYTES)?;
         }
         round.wait_for(WaitReason::Responses)?;
         let mut batch = round.batch();
-        let answers = members().map(|member| decode_place(batch.next_response(member).payload));
-        // Each answer is taken, though one is enough.
-        Ok(answers.fold(None, |found, place| found.or(place)).map(|(other, _)| other))
+        let mut awaited = BTreeSet::new();
+        for (_, member) in members() {
+            awaited.extend(decode_awaited(batch.next_response(member).payload));
+        }
+        Ok(awaited)
+    }
+}
+
+/// The members of the configuration.
+fn members(view: &View) -> impl Iterator<Item = u16> {
+    let configuration = view.configuration();
+    (0..).take(configuration.nodes()).filter(|it| configuration.is_member(*it))
+}
+
+fn answered(answer: Message<'_>) -> Reserved {
+    match (Status::from_wire(answer.kind), decode_place(answer.payload)) {
+        (Status::Locked, Some((other, place))) => Reserved::Behind(other, place),
+        (Status::Full, _) => Reserved::Full,
+        _ => Reserved::Granted,
     }
 }

@@ -28,6 +28,7 @@ mod aggregate;
 mod alter;
 mod build;
 mod changes;
+pub(crate) mod contended;
 mod context;
 pub(crate) mod copy;
 pub(crate) mod define;

@@ -1,4 +1,5 @@
-//! Rows that a transaction of SQL has reserved, as FOR UPDATE, and UPDATE and DELETE of rows named by their keys, do.
+//! Rows that a transaction of SQL has reserved, as FOR UPDATE, and UPDATE and DELETE of rows named by their keys, do; and what it shares with
+//! other readers in tables that are contended.
 //!
 //! *Source*: PostgreSQL 15, SELECT, "The Locking Clause", and section 13.3.2. A reservation is no lock: it ends after
 //! `gannet.reservation_timeout`, and the transaction goes on without it.
@@ -9,7 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use gannet_engine::{Abort, Conflict, Coordinator, Reservations, TableKey, WaitEnded};
+use gannet_engine::{
+    Abort, Conflict, Coordinator, KeyRange, Reservations, TableId, TableKey, WaitEnded,
+};
 
 use crate::catalog::Table;
 use crate::database::Database;
@@ -18,7 +21,7 @@ use crate::execute::Context;
 use crate::plan::{Access, Reserve, Scan};
 use crate::settings;
 
-/// The rows that a transaction has reserved.
+/// The rows that a transaction has reserved, and what it shares.
 #[derive(Default)]
 pub(crate) struct Reserved {
     reservations: Reservations,
@@ -119,6 +122,29 @@ impl Context<'_, '_> {
                 Err(if self.commits { conflict } else { error_of(WaitEnded::Deadlock).into() })
             }
         }
+    }
+}
+
+impl Context<'_, '_> {
+    /// Shares a range of primary keys that a transaction of several statements is about to read, if such transactions have lately met conflicts
+    /// in the table.
+    ///
+    /// # Errors
+    /// That of an interruption.
+    pub(super) fn share(&mut self, table: TableId, range: &KeyRange) -> Result<(), Failure> {
+        let contended = &self.resources.database.contended;
+        let is_alone = self.commits || self.transaction.is_part;
+        if is_alone
+            || !contended.has(table, self.coordinator.now_ns())
+            || self.transaction.is_unshared(table)
+        {
+            return Ok(());
+        }
+        let Reserved { reservations, database } = &mut self.transaction.reserved;
+        database.get_or_insert_with(|| Arc::clone(&self.resources.database));
+        let is_asked = reservations.share(self.coordinator, table, range)?;
+        self.round_trips += u64::from(is_asked);
+        Ok(())
     }
 }
 

@@ -108,6 +108,9 @@ impl<'p> ScanRows<'p> {
             self.state = State::Entries(entries.into_iter(), page.rest);
             return Ok(Vec::new());
         }
+        if self.shares() {
+            context.share(storage, range)?;
+        }
         let read = self
             .read_ahead
             .as_ref()
@@ -140,6 +143,13 @@ impl<'p> ScanRows<'p> {
             None => State::Done,
         };
         Ok(rows)
+    }
+
+    /// Whether the scan reads a range of the primary key that has two ends, and changes none of the rows.
+    fn shares(&self) -> bool {
+        let Access::Range(range) = &self.scan.access else { return false };
+        let has_ends = !range.prefix.is_empty() || (range.lower.is_some() && range.upper.is_some());
+        has_ends && range.index == IndexChoice::Primary && self.scan.reserves.is_none()
     }
 
     /// Further rows that pass the filter, where the primaries evaluate it.

@@ -35,6 +35,11 @@ impl Touched {
         self.has_more.set(true);
     }
 
+    /// Whether a table of the engine is remembered.
+    pub(crate) fn has(&self, storage: TableId) -> bool {
+        self.storages.iter().any(|slot| slot.get() == Some(storage))
+    }
+
     /// Forgets the tables when another transaction begins.
     pub(crate) fn clear(&self) {
         for slot in &self.storages {
@@ -50,8 +55,7 @@ impl Touched {
         let Some(detail) = error.detail.as_deref().filter(|_| error.code == "40001") else {
             return error;
         };
-        let is_used = |storage| self.storages.iter().any(|slot| slot.get() == Some(storage));
-        let used = catalog.tables().filter(|table| table.storages().any(is_used));
+        let used = catalog.tables().filter(|table| table.storages().any(|it| self.has(it)));
         let names: Vec<String> = used.map(|table| format!("\"{}\"", table.name)).collect();
         let place = match names.as_slice() {
             [] => return error,

@@ -35,7 +35,7 @@ pub(crate) struct Transaction {
     /// Whether the commit depends on the version of the catalog.
     pub(crate) depends_on_version: bool,
     /// Whether the catalog belongs to another transaction, which publishes it.
-    is_part: bool,
+    pub(super) is_part: bool,
     /// Storages that the transaction has created, unknown to all others.
     pub(crate) created: Created,
     /// Whether rows were loaded into some of them.
@@ -230,6 +230,10 @@ pub(crate) fn alone_unless<T>(
     let result = retried(coordinator, |coordinator, attempt| {
         let mut transaction = begin(attempt);
         transaction.reserved = std::mem::take(&mut reserved);
+        if attempt > 1 {
+            // What it could reserve it has reserved by now.
+            transaction.deferred.pass_readers();
+        }
         if attempt > PATIENT_ATTEMPT {
             transaction.deferred = transaction.deferred.waiting_for_reservations();
         }

@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use gannet_engine::{Abort, Coordinator, Token};
+use gannet_engine::{Abort, Conflict, Coordinator, Token};
 
 use crate::error::{Failure, SqlError};
 use crate::execute::{self, Beyond, Context, Output, Resources, Transaction, online};
@@ -138,8 +138,17 @@ pub(super) fn commit(
     coordinator: &mut Coordinator<'_>,
     resources: &Resources,
 ) -> Result<(), Abort> {
+    // It is not run again, so it could not reserve the rows then.
+    transaction.deferred.pass_readers();
     let result = commit_once(&mut transaction, token, coordinator, resources);
     transaction.reserved.release(coordinator);
+    if let Err(Abort::Conflict(Conflict::Changed)) = result {
+        let database = &resources.database;
+        let used = resources.facts.catalog.tables().map(|table| table.rows());
+        for table in used.filter(|table| resources.touched.has(*table)) {
+            database.contended.note(table, coordinator.now_ns());
+        }
+    }
     if let (Ok(()), Some(_)) = (&result, token) {
         resources.database.tokens.sweep(coordinator);
     }
