@@ -9,8 +9,9 @@
 //! ```
 //! *Not here*: requests, and the answers to READ and LOCK (`request.rs`); SCAN (`scan_page.rs`).
 
+use crate::holder::Holder;
 use crate::request::u64_at;
-use crate::row_reservations::{AWAITED_MAX, Holder};
+use crate::row_reservations::AWAITED_MAX;
 
 /// Bytes before the units in an answer to COPY.
 pub(crate) const COPY_HEADER_BYTES: usize = 24;

@@ -14,8 +14,8 @@ use gannet_rpc::{Clock, is_cancel};
 use gannet_storage::HashSeed;
 
 use crate::cancellation::CancellationToken;
+use crate::holder::Holder;
 use crate::outcome::{Abort, Conflict, Failure, Outcome, panic_message};
-use crate::row_reservations::Holder;
 use crate::table_id::TableId;
 use crate::transaction::Transaction;
 use crate::transaction::barrier::ScanBarrier;

@@ -25,10 +25,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::coordinator::Coordinator;
+use crate::holder::Holder;
+use crate::key_range::KeyRange;
 use crate::outcome::Abort;
-use crate::row_reservations::{Asks, Holder, RESERVED_KEY_BYTES, Reserved, RowName};
+use crate::row_reservations::{Asks, RESERVED_KEY_BYTES, Reserved, RowName};
 use crate::table_id::{TableId, TableKey};
-use crate::transaction::KeyRange;
 use crate::transaction::reserve::Wish;
 
 /// Rows that a transaction reserves at most. It goes on without a reservation for others.

@@ -19,26 +19,15 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use gannet_storage::Owner;
 use parking_lot::Mutex;
 
+use crate::holder::Holder;
+use crate::key_range::{KeyRange, is_inside};
 use crate::scan_page::Bounds;
 use crate::shared_ranges::{Added, SharedRanges};
-use crate::transaction::{KeyRange, is_inside};
 
 /// A row: its table, and the hash of its key.
 pub(crate) type RowName = (u32, u64);
-
-/// A holder of reservations: a transaction of a session, as long as its node is a member. Never 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Holder(pub(crate) u64);
-
-impl From<Holder> for Owner {
-    /// The holder, in the place of an owner in a request.
-    fn from(holder: Holder) -> Self {
-        Self(holder.0)
-    }
-}
 
 /// Rows whose queues are looked after together.
 const SHARDS: usize = 16;
@@ -76,32 +65,6 @@ impl Asks {
             1 => Self::InQueue,
             2 => Self::DespiteReaders,
             _ => Self::Once,
-        }
-    }
-}
-
-/// Reservations of other transactions that do not keep a LOCK out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u16)]
-pub(crate) enum Passes {
-    /// None: a transaction that can still reserve its rows.
-    #[default]
-    Nothing = 0,
-    /// Shared ranges.
-    Readers = 1 << 8,
-    /// All: a transaction that has reservations itself.
-    All = 3 << 8,
-}
-
-impl Passes {
-    /// The field of a LOCK.
-    #[inline(always)]
-    pub(crate) fn from_wire(passes: u16) -> Option<Self> {
-        match passes {
-            0 => Some(Self::Nothing),
-            0x100 => Some(Self::Readers),
-            0x300 => Some(Self::All),
-            _ => None,
         }
     }
 }

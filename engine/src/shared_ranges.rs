@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::row_reservations::Holder;
+use crate::holder::Holder;
+use crate::key_range::KeyRange;
 use crate::scan_page::Bounds;
-use crate::transaction::KeyRange;
 
 /// Most ranges of a table.
 const RANGES_MAX: usize = 1_000;

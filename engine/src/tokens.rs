@@ -27,10 +27,11 @@ use gannet_storage::Direction;
 use crate::cluster::{Cluster, ClusterError};
 use crate::coordinator::Coordinator;
 use crate::deferred::Deferred;
+use crate::key_range::KeyRange;
 use crate::outcome::{Abort, Failure, Misuse, Outcome};
 use crate::table_id::TableId;
 use crate::token::{Once, TOKEN_RESULT_BYTES_MAX, Token, TokenOutcome, TokenRefusal};
-use crate::transaction::{Change, KeyRange, Transaction};
+use crate::transaction::{Change, Transaction};
 
 /// Name of the table.
 const TABLE: &str = "idempotency tokens";

@@ -27,13 +27,13 @@ use crate::cluster::{Cluster, ClusterError};
 use crate::completion::Lost;
 use crate::coordinator::Coordinator;
 use crate::deferred::{Deferred, Page};
+use crate::key_range::KeyRange;
 use crate::link::{Connection, LinkError, ReceiveHalf, Role, User};
 use crate::log_limiter::LogLimiter;
 use crate::outcome::{Abort, Misuse};
 use crate::pending::PendingConnections;
 use crate::table_id::TableId;
 use crate::tokens::Tokens;
-use crate::transaction::KeyRange;
 
 /// Keys of one read, before the size of their values is known: if the values may be large, and if they are small.
 const KEYS_AT_ONCE: (usize, usize) = (8, 256);

@@ -12,10 +12,10 @@ use std::ops::Bound;
 use gannet_storage::Direction;
 use serde::{Deserialize, Serialize};
 
+use crate::key_range::KeyRange;
 use crate::outcome::{Abort, Conflict, Failure, Misuse};
 use crate::rows::KeyValue;
 use crate::token::{Token, TokenOutcome, TokenRefusal};
-use crate::transaction::KeyRange;
 
 /// Names a session of a client; nobody guesses it.
 pub(super) type SessionId = [u8; 16];

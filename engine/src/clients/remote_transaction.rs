@@ -15,13 +15,13 @@ use crate::clients::conversation::{CallError, Conversation};
 use crate::clients::message::{Answer, Operation, Request, TableEntry, Write};
 use crate::clients::{MESSAGE_BYTES, OVERHEAD_BYTES};
 use crate::deferred::Page;
+use crate::key_range::KeyRange;
 use crate::link::LinkError;
 use crate::outcome::{Abort, Failure, Misuse, RowProblem};
 use crate::row_key::RowKey;
 use crate::rows::Rows;
 use crate::table_id::TableId;
 use crate::token::Token;
-use crate::transaction::KeyRange;
 
 /// Keys of one request.
 const KEYS_MAX: usize = 4_096;

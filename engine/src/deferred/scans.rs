@@ -18,12 +18,11 @@ use gannet_storage::Direction;
 use crate::coordinator::Coordinator;
 use crate::deferred::{Deferred, retried};
 use crate::fold::FoldRest;
+use crate::key_range::{KeyRange, is_inside};
 use crate::outcome::Abort;
 use crate::rows::Rows;
 use crate::table_id::TableId;
-use crate::transaction::{
-    FoldPage, KeyRange, RangeObservation, ScanObservation, ScanPage, SpanObservation, is_inside,
-};
+use crate::transaction::{FoldPage, RangeObservation, ScanObservation, ScanPage, SpanObservation};
 
 /// Part of a scan's result.
 #[derive(Clone, Debug, PartialEq, Eq)]

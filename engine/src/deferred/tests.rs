@@ -20,10 +20,11 @@ use crate::cancellation::CancellationToken;
 use crate::cluster::{Cluster, ClusterOptions, WorkerId};
 use crate::configuration::{Change, ChangeError};
 use crate::coordinator::Coordinator;
+use crate::key_range::KeyRange;
 use crate::lease::{ENDLESS, LeaseTerms};
 use crate::outcome::{Abort, Conflict, Misuse, RowProblem};
 use crate::table_id::TableId;
-use crate::transaction::{Change as RowChange, KeyRange};
+use crate::transaction::Change as RowChange;
 
 #[test]
 fn a_transaction_that_only_reads_ends_when_the_lease_is_held() {

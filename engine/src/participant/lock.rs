@@ -6,9 +6,9 @@
 use gannet_rpc::ResponseWriter;
 use gannet_storage::{HEAP_VALUE_BYTES_MAX, HashedKey, Lock, LockMode, Table, TableKind};
 
+use crate::holder::Passes;
 use crate::participant::{Participant, Prepared};
 use crate::request::{LockRow, Status, VERSION_BYTES};
-use crate::row_reservations::Passes;
 
 impl Participant {
     #[inline]

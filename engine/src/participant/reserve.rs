@@ -5,9 +5,10 @@
 use gannet_rpc::ResponseWriter;
 
 use crate::answer::{encode_awaited, encode_place};
+use crate::holder::Holder;
 use crate::participant::Participant;
-use crate::request::{OfHolder, Reserve, Share, Status, TableRequest};
-use crate::row_reservations::{Asks, Holder, RESERVED_KEY_BYTES, Reserved};
+use crate::request::{OfHolder, ReleaseRow, Reserve, Share, Status, TableRequest};
+use crate::row_reservations::{Asks, RESERVED_KEY_BYTES, Reserved};
 use crate::scan_page::decode_shape;
 
 impl Participant {
@@ -44,7 +45,7 @@ impl Participant {
     }
 
     pub(super) fn release_row(&self, payload: &[u8], response: &mut ResponseWriter<'_>) {
-        let Some((OfHolder { table, hash, owner }, [])) = OfHolder::decode(payload) else {
+        let Some((ReleaseRow { table, hash, owner }, [])) = ReleaseRow::decode(payload) else {
             return self.refuse(response);
         };
         self.view.reservations().release((table, hash), Holder(owner.0));
@@ -52,7 +53,7 @@ impl Participant {
     }
 
     pub(super) fn release_shared(&self, payload: &[u8], response: &mut ResponseWriter<'_>) {
-        let Some((OfHolder { owner, .. }, [])) = OfHolder::decode(payload) else {
+        let Some((OfHolder { owner }, [])) = OfHolder::decode(payload) else {
             return self.refuse(response);
         };
         self.view.reservations().release_shared(Holder(owner.0));
@@ -60,7 +61,7 @@ impl Participant {
     }
 
     pub(super) fn waits_for(&self, payload: &[u8], response: &mut ResponseWriter<'_>) {
-        let Some((OfHolder { owner, .. }, [])) = OfHolder::decode(payload) else {
+        let Some((OfHolder { owner }, [])) = OfHolder::decode(payload) else {
             return self.refuse(response);
         };
         let now_ns = self.clock.now_ns();

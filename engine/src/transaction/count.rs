@@ -15,11 +15,11 @@ use gannet_storage::{Direction, TableKind};
 
 use crate::answer::decode_count;
 use crate::control::WaitReason;
+use crate::key_range::KeyRange;
 use crate::outcome::{Abort, Conflict, Misuse};
 use crate::request::{self, Scan, Status, TableRequest};
 use crate::scan_page::encode_shape;
 use crate::table_id::TableId;
-use crate::transaction::scan::KeyRange;
 use crate::transaction::{RangeObservation, Transaction};
 
 /// What is left of a partition to count: the bound to go on from.

@@ -9,9 +9,9 @@ use gannet_rules::rule;
 use gannet_storage::{Owner, level_of};
 
 use crate::control::WaitReason;
+use crate::holder::Passes;
 use crate::outcome::{Abort, Conflict, Failure, Misuse};
 use crate::request::{self, HEADER_BYTES, LockRow, Read, Status, TableRequest, VERSION_BYTES};
-use crate::row_reservations::Passes;
 use crate::transaction::access_set::{AccessSet, Row, RowState};
 use crate::transaction::{Transaction, heap, local};
 use crate::view::View;

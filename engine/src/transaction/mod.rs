@@ -47,9 +47,9 @@ use crate::cancellation::CancellationToken;
 use crate::commit::{Settled, Stage};
 use crate::configuration::NOBODY;
 use crate::control::{Interruption, PrefetchQueue, WaitReason};
+use crate::holder::Passes;
 use crate::outcome::{Abort, Conflict, Failure, Misuse, RowProblem, panic_message};
 use crate::row_key::RowKey;
-use crate::row_reservations::Passes;
 use crate::table_id::TableId;
 pub use crate::transaction::access_set::RowId;
 use crate::transaction::access_set::{AccessSet, Row, RowState, bytes_of_value};
@@ -59,8 +59,7 @@ pub use crate::transaction::heap::Change;
 pub(crate) use crate::transaction::heap::Observation;
 use crate::transaction::log::Record;
 use crate::transaction::round::{Interrupted, Round};
-pub use crate::transaction::scan::KeyRange;
-pub(crate) use crate::transaction::scan::{RangeObservation, ScanObservation, ScanPage, is_inside};
+pub(crate) use crate::transaction::scan::{RangeObservation, ScanObservation, ScanPage};
 use crate::view::{AdoptedView, View};
 
 /// Bytes of values and records that a coroutine keeps from one transaction to the next.

@@ -13,13 +13,15 @@ use gannet_storage::Direction;
 use crate::answer::{AWAITED_BYTES, PLACE_BYTES, decode_awaited, decode_place};
 use crate::configuration::NOBODY;
 use crate::control::WaitReason;
+use crate::holder::Holder;
+use crate::key_range::KeyRange;
 use crate::outcome::Abort;
-use crate::request::{self, OfHolder, Reserve, Share, Status, TableRequest};
-use crate::row_reservations::{Asks, Holder, RESERVED_KEY_BYTES, Reserved, RowName};
+use crate::request::{self, OfHolder, ReleaseRow, Reserve, Share, Status, TableRequest};
+use crate::row_reservations::{Asks, RESERVED_KEY_BYTES, Reserved, RowName};
 use crate::scan_page::encode_shape;
 use crate::table_id::TableId;
+use crate::transaction::Transaction;
 use crate::transaction::round::Interrupted;
-use crate::transaction::{KeyRange, Transaction};
 use crate::view::View;
 
 /// What a holder asks for.
@@ -125,12 +127,12 @@ impl Transaction<'_> {
         for &(table, hash) in rows {
             let primary = configuration.primary(configuration.partitioning.partition(hash));
             if primary != NOBODY {
-                let request = OfHolder { table, hash, owner };
+                let request = ReleaseRow { table, hash, owner };
                 round.request_that_fits(primary, request::RELEASE_ROW, &request.encode())?;
             }
         }
         for member in members(view).filter(|_| shared) {
-            let request = OfHolder { table: 0, hash: 0, owner };
+            let request = OfHolder { owner };
             round.request_that_fits(member, request::RELEASE_SHARED, &request.encode())?;
         }
         // A row that its primary does not know is released.
@@ -147,7 +149,7 @@ impl Transaction<'_> {
             || holders.iter().flat_map(|holder| members(view).map(move |it| (*holder, it)));
         round.begin()?;
         for (holder, member) in members() {
-            let request = OfHolder { table: 0, hash: 0, owner: holder.into() }.encode();
+            let request = OfHolder { owner: holder.into() }.encode();
             round.batch().push(member, request::WAITS_FOR, &request, AWAITED_BYTES)?;
         }
         round.wait_for(WaitReason::Responses)?;
