@@ -35,8 +35,8 @@ pub(crate) use delivery::Delivery;
 pub(crate) use session::{Session, decoded, encoded};
 pub(crate) use stream::{Connection, LinkEnd, ReceiveHalf, keep_alive};
 
-/// Version of everything that processes say to each other over links.
-pub(crate) const VERSION: u8 = 19;
+/// Version of everything that members and clients say to each other, over links and in datagrams.
+pub(crate) const VERSION: u8 = 20;
 
 /// What the caller is to the called process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
