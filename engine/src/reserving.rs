@@ -170,7 +170,9 @@ impl Reservations {
         // Also if another transaction has a row at one primary, others grant it.
         self.ranges.push((table, keys.clone()));
         let range = (table, keys);
-        if !self.ask_range(coordinator, range, Asks::Once)? && coordinator.begin_waiting() {
+        let may_wait = self.waited_ns < READER_WAITS_NS;
+        let is_granted = self.ask_range(coordinator, range, Asks::Once)?;
+        if !is_granted && may_wait && coordinator.begin_waiting() {
             let waited = self.wait_to_read(coordinator, range);
             coordinator.end_waiting();
             if !waited? {

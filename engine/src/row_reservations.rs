@@ -237,7 +237,7 @@ impl RowReservations {
                     Asks::DespiteReaders => Vec::new(),
                     Asks::Once | Asks::InQueue => self.shared.holders(name.0, key, now_ns),
                 };
-                // Those that wait wait for this reader, so it goes first.
+                // Transactions in the queue wait for this reader, so the reader goes first.
                 let is_next = before == 0 || readers.contains(&holder);
                 let reader = readers.into_iter().find(|it| *it != holder);
                 if is_next { reader } else { Some(row.waiting[0].holder) }
@@ -294,8 +294,8 @@ impl RowReservations {
         reserved
     }
 
-    /// The other transactions that a reader of a range waits for; none if more rows of the table are reserved than are looked at. The range
-    /// itself is among those that the reader has `own` times.
+    /// The other transactions that a reader of a range waits for; none if more rows of the table are reserved than are looked at. `own` is 1
+    /// if the range is among those of the reader already, else 0.
     fn writers(
         &self,
         (table, bounds): (u32, Bounds<'_>),
@@ -315,7 +315,7 @@ impl RowReservations {
                     continue;
                 }
                 row.refresh(now_ns);
-                // What waits for a row that the reader has read before waits for the reader.
+                // A transaction in the queue of a row that the reader has read before waits for the reader.
                 let waits_for_others = || {
                     let readers = self.shared.holders(table, &row.key, now_ns);
                     readers.iter().filter(|it| **it == reader).count() <= own
