@@ -128,13 +128,13 @@
 #![forbid(unsafe_code)]
 
 pub use gannet_engine::{
-    Abort, Change, ChangeCounts, ChangeError, Client, ClientError, ClientOptions, Clients, Cluster,
-    ClusterError, ClusterKey, ClusterKeyError, ClusterOptions, Completion, Configuration, Conflict,
-    Coordinator, Deferred, Direction, Driver, Failure, Gateway, GatewayError, GatewayOptions,
-    JoinError, Key, KeyRange, KeyStart, KeyValue, LeaseLeft, Loader, LockMode, LogObserver, Losses,
-    Lost, Membership, MembershipStatus, Misuse, Node, NodeReport, NodeState, NodeStatus, Obstacle,
-    OnFailure, Once, OnlyCopies, Outcome, Page, Phase, RdmaPort, RemoteTransaction, RowId, RowKey,
-    RowProblem, Rows, Savepoint, SilentNode, Statistics, StorageError, TOKEN_RESULT_BYTES_MAX,
-    TableId, ThreadHost, Token, TokenError, TokenOutcome, TokenRefusal, Tokens, Topology,
-    Transaction, Transport, WorkerId, block_on,
+    Abort, BulkLoad, Change, ChangeCounts, ChangeError, Client, ClientError, ClientOptions,
+    Clients, Cluster, ClusterError, ClusterKey, ClusterKeyError, ClusterOptions, Completion,
+    Configuration, Conflict, Coordinator, Deferred, Direction, Driver, Failure, Gateway,
+    GatewayError, GatewayOptions, JoinError, Key, KeyRange, KeyStart, KeyValue, LeaseLeft, Loader,
+    LockMode, LogObserver, Losses, Lost, Membership, MembershipStatus, Misuse, Node, NodeReport,
+    NodeState, NodeStatus, Obstacle, OnFailure, Once, OnlyCopies, Outcome, Page, Phase, RdmaPort,
+    RemoteTransaction, RowId, RowKey, RowProblem, Rows, Savepoint, SilentNode, Statistics,
+    StorageError, TOKEN_RESULT_BYTES_MAX, TableId, ThreadHost, Token, TokenError, TokenOutcome,
+    TokenRefusal, Tokens, Topology, Transaction, Transport, WorkerId, block_on,
 };

@@ -39,7 +39,8 @@
 //! | `LEASES_OVER` | an epoch begins when the leases of removed members are over | `engine/src/change/tests.rs` |
 //! | `ACTIVATION_DECIDED` | an epoch begins when that is decided | `tests/simulation.rs` |
 //! | `COMPLAINTS` | of two members that do not reach each other one goes | `engine/src/members/leases/tests.rs` |
-//! | `LOAD_IN_ONE_EPOCH` | the rows of a load go to the same members | here: a load that meets a loss succeeds |
+//! | `LOAD_IN_ONE_EPOCH` | the rows of a load go to the same members | here: a load, and a bulk load, that meets a loss succeeds |
+//! | `LOADED_UNSERVED` | a partition that is being loaded is not served | `storage/tests/rows_mutant.rs` |
 //! | `CONFIRMED_READS` | where reads are confirmed, a renewal that was sent after them is waited for | `tests/simulation.rs` |
 //! | `MOVED` | a node serves the partitions whose primary it is | `tests/simulation.rs` |
 //! | `LOCKS_FINISH` | lock holders finish before a hand-over | `tests/simulation.rs` |
@@ -76,6 +77,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(feature = "mutants")]
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -155,6 +157,39 @@ fn load_across_a_loss() -> bool {
         loader.add(table, key, &key.to_le_bytes()).is_ok()
     });
     all && loader.finish().is_ok()
+}
+
+/// Whether a bulk load succeeds that meets the loss of a node.
+fn bulk_load_across_a_loss() -> bool {
+    let options = ClusterOptions {
+        replicas: 2,
+        threads: 1,
+        memory_limit_bytes: Some(16 << 20),
+        ..ClusterOptions::default()
+    };
+    let cluster = Arc::new(Cluster::open(options).unwrap());
+    let table = cluster.create_ordered_table("rows", 0).unwrap();
+    let add = |coordinator: &mut Coordinator<'_>, load, numbers: Range<u32>| {
+        let keys: Vec<_> = numbers.map(u32::to_be_bytes).collect();
+        let rows: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (&key[..], &b"row"[..])).collect();
+        coordinator.bulk_load(load, &rows).map(|existing| assert_eq!(existing, None))
+    };
+    let worker = WorkerId { node: 0, worker: 0 };
+    let begin = move |coordinator: &mut Coordinator<'_>| {
+        let load = coordinator.begin_bulk_load(table).unwrap().expect("the table is new");
+        add(coordinator, load, 0..250).map(|()| load)
+    };
+    let load = cluster.spawn(worker, begin).unwrap().wait().unwrap().unwrap();
+    let epoch = cluster.configuration().epoch;
+    cluster.kill_node(2).unwrap();
+    let others = Arc::clone(&cluster);
+    let end = move |coordinator: &mut Coordinator<'_>| {
+        while others.configuration().epoch == epoch {
+            coordinator.pause(Duration::from_millis(1));
+        }
+        add(coordinator, load, 250..500).and_then(|()| coordinator.end_bulk_load(load))
+    };
+    cluster.spawn(worker, end).unwrap().wait().unwrap().is_ok()
 }
 
 /// The outcome of a transaction one of whose reads a primary refuses to validate, and how often it was run.
@@ -247,8 +282,10 @@ fn what_is_removed_is_noticed() {
     drop(mutant);
     assert!(without > rows, "{without} rows, {rows} before");
     assert!(!load_across_a_loss(), "a load that meets a loss fails");
+    assert!(!bulk_load_across_a_loss(), "a bulk load that meets a loss fails");
     let mutant = rules::LOAD_IN_ONE_EPOCH.remove();
     assert!(load_across_a_loss(), "nothing else refuses it");
+    assert!(bulk_load_across_a_loss(), "nothing else refuses it");
     drop(mutant);
     let mutant = faults::REFUSE_VALIDATION.inject();
     let (outcome, runs) = run_over_a_refusal();

@@ -4,6 +4,7 @@
 //! COPY       u32 next bucket | u32 0 | u64 offset in its copy | u64 version of the first bucket | units
 //! COUNT      u64 number of the index | u64 keys | the key to go on from, if there are more
 //! FOLD       u64 next bucket | u64 sum of the counts | the result
+//! LOAD that was refused   u64 rows that are loaded
 //! RESERVE of a row that is another's, SHARE of a range with such a row:   u64 holder | u64 place in the queue
 //! WAITS_FOR of a holder that waits:   u64 holder for each transaction that it waits for
 //! ```
@@ -61,6 +62,14 @@ pub(crate) const FOLD_BYTES: usize = 16;
 pub(crate) fn decode_fold(bytes: &[u8]) -> Option<(u32, u64, &[u8])> {
     let (header, result) = bytes.split_first_chunk::<FOLD_BYTES>()?;
     Some((u32::try_from(u64_at(header, 0)).ok()?, u64_at(header, 8), result))
+}
+
+/// Bytes of a number of rows.
+pub(crate) const ROWS_BYTES: usize = 8;
+
+/// How many rows of a LOAD are loaded.
+pub(crate) fn decode_rows(bytes: &[u8]) -> Option<usize> {
+    usize::try_from(u64::from_le_bytes(bytes.try_into().ok()?)).ok()
 }
 
 /// Bytes of a holder and its place in a queue.

@@ -77,7 +77,7 @@ pub struct ClusterOptions {
     pub seed: u64,
     /// What the programs of [`crate::Deferred::fold`] mean.
     pub programs: FoldPrograms,
-    /// Sees every commit record that is stored on any node.
+    /// Sees every commit record that is stored on any node. Rows of loads have none.
     pub log_observer: Option<Arc<dyn LogObserver>>,
     /// Called with the reason when a worker of this process has died of a bug, on that worker's thread. The cluster has halted then.
     pub on_failure: Option<OnFailure>,

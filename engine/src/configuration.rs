@@ -569,7 +569,12 @@ impl Configuration {
         &self.updated[usize::from(partition)]
     }
 
-    /// The version in which a copy has come or gone last, or a learner; none while copies come or go.
+    /// The version in which a copy has come or gone last, or a learner.
+    pub(crate) fn placement(&self) -> u64 {
+        self.placed
+    }
+
+    /// The same; none while copies come or go.
     pub(crate) fn settled_placement(&self) -> Option<u64> {
         let is_settled =
             self.learners.iter().all(Vec::is_empty) && self.dismissed.iter().all(Vec::is_empty);

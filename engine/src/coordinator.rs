@@ -19,6 +19,7 @@ use crate::outcome::{Abort, Conflict, Failure, Outcome, panic_message};
 use crate::table_id::TableId;
 use crate::transaction::Transaction;
 use crate::transaction::barrier::ScanBarrier;
+use crate::transaction::load::BulkLoad;
 use crate::transaction::round::Interrupted;
 
 /// Runs of a closure before its conflicts are reported.
@@ -287,6 +288,43 @@ impl<'s> Coordinator<'s> {
             self.pause((EXPECTING_LOOK_MIN * (1 << look.min(8))).min(EXPECTING_LOOK_MAX));
         }
         Ok(false)
+    }
+
+    /// Begins a bulk load of an ordered table that no transaction uses yet, not even this job's: its rows come to all copies without locks and
+    /// commit records. None if something was written to the table, another load of it has begun, it has more than 64 buckets in a partition, or
+    /// copies come or go just now: insert the rows by transactions then.
+    ///
+    /// Nobody may use the table before [`Self::end_bulk_load`]. If one of the calls of a load ends with an error, this one included, or if the load
+    /// is given up, drop the table.
+    ///
+    /// # Errors
+    /// [`crate::Misuse::NoSuchTable`] for a table without order, [`Failure::Lost`] if a partition is lost, [`Conflict::Reconfigured`], or that of
+    /// an interruption.
+    pub fn begin_bulk_load(&mut self, table: TableId) -> Result<Option<BulkLoad>, Abort> {
+        self.begin().begin_bulk_load(table)
+    }
+
+    /// Adds rows, keys and values, to a table whose bulk load has begun. Several jobs of the node may do so at once. The number of the first row
+    /// whose key is there already, if there is one; the load has failed then.
+    ///
+    /// # Errors
+    /// Why the load has failed: [`Conflict::Reconfigured`] if a copy has come or gone, or is being made; [`Failure::TableFull`];
+    /// [`crate::Misuse::Row`] and [`crate::Misuse::ValueBytes`] for a row that the table cannot have, [`crate::Misuse::LoadEnded`],
+    /// [`crate::Misuse::NoSuchTable`] if the table was dropped; that of an interruption.
+    pub fn bulk_load(
+        &mut self,
+        load: BulkLoad,
+        rows: &[(&[u8], &[u8])],
+    ) -> Result<Option<usize>, Abort> {
+        self.begin().bulk_load(load, rows)
+    }
+
+    /// Ends a bulk load, all of whose rows are there: transactions can use the table from now on.
+    ///
+    /// # Errors
+    /// As [`Self::bulk_load`].
+    pub fn end_bulk_load(&mut self, load: BulkLoad) -> Result<(), Abort> {
+        self.begin().end_bulk_load(load)
     }
 
     /// A holder of row reservations that was none before.

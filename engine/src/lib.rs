@@ -128,6 +128,7 @@ pub use table_id::{TableId, TableKey};
 pub use threads::Topology;
 pub use token::{Once, TOKEN_RESULT_BYTES_MAX, Token, TokenError, TokenOutcome, TokenRefusal};
 pub use tokens::Tokens;
+pub use transaction::load::BulkLoad;
 pub use transaction::{Change, RowId, Transaction};
 pub use view::View;
 pub use worker::{Job, Worker, WorkerParts};

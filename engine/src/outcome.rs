@@ -114,6 +114,14 @@ pub enum Misuse {
         /// Most rows of a bucket.
         max: usize,
     },
+    /// A bulk load is used that has ended, or has failed.
+    #[error(
+        "the bulk load of table {table} has ended, or has failed; drop the table and load another one, or insert the rows by transactions"
+    )]
+    LoadEnded {
+        /// Number of the table.
+        table: u32,
+    },
     /// A value of the wrong size was given for a row.
     #[error(
         "table {table} has values of {expected} bytes and was given {found}; pad or cut the value"

@@ -24,12 +24,15 @@
 //! EXPECT         u32 table | u32 rows        | u16 partition | u16 0 | u64 0       | u64 owner
 //! SET_BARRIER, RELEASE_BARRIER
 //!                u32 table | u32 0           | u16 partition | u16 0 | u64 0       | u64 owner
+//! BEGIN_LOAD, LOAD, END_LOAD
+//!                u32 table | u32 role        | u16 partition | u16 0 | u64 placement | u64 owner
+//!                then for each row of a LOAD: u32 value bytes | u16 key bytes | key | value
 //! LOG            a commit record           BACKUP, PRIMARY   a unit
 //! LOG_PART       u32 epoch | u16 node | u16 worker | u64 counter | u64 coroutine
 //!                u32 bytes of the record | u32 offset of the part | part of a commit record
 //!
 //! answer to READ and LOCK, where it has one: u64 version | value
-//! answer to SCAN: see `scan_page.rs`; to COPY, COUNT, FOLD, RESERVE and WAITS_FOR: see `answer.rs`
+//! answer to SCAN: see `scan_page.rs`; to COPY, COUNT, FOLD, LOAD, RESERVE and WAITS_FOR: see `answer.rs`
 //! ```
 //! The row key is that of a heap table, whose hash is the key; a fixed table has none. A LOCK in a heap
 //! table is answered without the value.
@@ -64,6 +67,9 @@ pub(crate) const FOLD: u16 = 21;
 pub(crate) const VALIDATE_SPAN: u16 = 22;
 pub(crate) const SHARE: u16 = 23;
 pub(crate) const RELEASE_SHARED: u16 = 24;
+pub(crate) const BEGIN_LOAD: u16 = 25;
+pub(crate) const LOAD: u16 = 26;
+pub(crate) const END_LOAD: u16 = 27;
 
 /// Modes of LOCK.
 const UPDATE: u16 = 1;
@@ -74,12 +80,20 @@ const PASSES: u16 = 3 << 8;
 
 /// Bytes of a request's fixed part.
 pub(crate) const HEADER_BYTES: usize = 28;
+/// Role of the copy that a LOAD is sent to first.
+pub(crate) const COUNTS_MEMORY: u32 = 1;
+/// Bytes of a row in a LOAD before its key.
+const LOADED_ROW_BYTES: usize = 6;
 /// Bytes of a bucket in a VALIDATE_MANY.
 const BUCKET_VERSION_BYTES: usize = 12;
 /// Bytes of a row in a VALIDATE_ROWS.
 const ROW_VERSION_BYTES: usize = 20;
 /// Buckets of one VALIDATE_MANY and rows of one VALIDATE_ROWS, so that it holds up no other transaction.
 pub(crate) const VALIDATED_MAX: usize = 1_000;
+/// Rows of the LOADs that are sent together, so that they hold up no other transaction.
+pub(crate) const LOADED_ROWS_MAX: usize = 512;
+/// The same in bytes, but for a single row.
+pub(crate) const LOADED_BYTES_MAX: usize = 64 << 10;
 /// Bytes before the value in an answer to READ or LOCK.
 pub(crate) const VERSION_BYTES: usize = 8;
 /// Bytes of responses to one message beyond which no further row is added to it; another row and the
@@ -93,7 +107,7 @@ pub(crate) const PART_BYTES_MAX: usize = 256 << 10;
 #[repr(u16)]
 pub(crate) enum Status {
     /// LOG, LOG_PART, BACKUP, PRIMARY, UNLOCK, SET_BARRIER, RELEASE_BARRIER: done, now or before. VALIDATE: unchanged, all of them.
-    /// EXPECT: there are buckets enough.
+    /// EXPECT: there are buckets enough. BEGIN_LOAD, LOAD, END_LOAD: done.
     Done = 1,
     /// READ: found, with version and value.
     Found = 2,
@@ -101,14 +115,16 @@ pub(crate) enum Status {
     Absent = 3,
     /// LOCK: granted, with version, and value for update and delete.
     Granted = 4,
-    /// LOCK for insert: the key is there, with version and value.
+    /// LOCK for insert: the key is there, with version and value. LOAD: the key of a row is there, with the number of rows before it.
     Exists = 5,
     /// READ, LOCK, SCAN, FOLD, VALIDATE: another transaction holds the bucket. VALIDATE_RANGE, COUNT: another is about to add or remove a key. RESERVE:
-    /// another holds the row, or reads it. SHARE: another holds a row of the range.
+    /// another holds the row, or reads it. SHARE: another holds a row of the range. LOAD: memory is about to be given back, with the number of rows
+    /// that are loaded.
     Locked = 6,
-    /// VALIDATE: another version, a row that has changed, or keys that have come or gone.
+    /// VALIDATE: another version, a row that has changed, or keys that have come or gone. BEGIN_LOAD: the partition was used before. LOAD,
+    /// END_LOAD: no such load.
     Changed = 7,
-    /// LOCK for insert: no memory.
+    /// LOCK for insert, LOAD: no memory.
     Full = 8,
     /// BACKUP: an earlier update is missing at this copy. PRIMARY: the lock is.
     Gap = 9,
@@ -121,12 +137,14 @@ pub(crate) enum Status {
     /// LOCK: the partition has a scan barrier.
     Barrier = 13,
     /// READ, LOCK, SCAN, COUNT, FOLD, VALIDATE, SET_BARRIER, EXPECT, RESERVE: another node is primary of the partition, or is about to be.
+    /// BEGIN_LOAD, LOAD, END_LOAD: copies have come or gone since the load began, or are being made.
     Moved = 14,
     /// EXPECT: buckets are split first.
     Crowded = 15,
     /// LOCK: another transaction has reserved the row.
     Reserved = 16,
-    /// BACKUP: a later configuration than that of the node has the table; send the request again.
+    /// BACKUP, BEGIN_LOAD: a later configuration than that of the node has the table. BEGIN_LOAD, LOAD, END_LOAD: the placement is a later one. Send
+    /// the request again.
     Early = 17,
 }
 
@@ -326,6 +344,17 @@ table_request! {
 }
 
 table_request! {
+    /// BEGIN_LOAD, LOAD and END_LOAD: a partition; of a LOAD rows follow.
+    Load {
+        partition: u16 = detail,
+        /// 1 for the copy that counts the memory of rows first, and may refuse them.
+        role: u32 = number,
+        /// The version of the placement in which the load has begun.
+        placement: u64 = word,
+    }
+}
+
+table_request! {
     /// RESERVE: a row, whose key follows.
     Reserve {
         /// Milliseconds for which it is held at most.
@@ -462,6 +491,28 @@ pub(crate) fn row_versions(bytes: &[u8]) -> Option<impl Iterator<Item = (u32, u6
         let [a, b, c, d, ..] = *row;
         (u32::from_le_bytes([a, b, c, d]), u64_at(row, 4), u64_at(row, 12))
     }))
+}
+
+/// A row of a LOAD.
+pub(crate) type KeyAndValue<'b> = (&'b [u8], &'b [u8]);
+
+/// Adds a row to a LOAD.
+pub(crate) fn push_loaded_row(key: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    let value_bytes = u32::try_from(value.len()).expect("values have at most 1 MiB");
+    let key_bytes = u16::try_from(key.len()).expect("keys have at most 4,096 bytes");
+    out.extend_from_slice(&value_bytes.to_le_bytes());
+    out.extend_from_slice(&key_bytes.to_le_bytes());
+    out.extend_from_slice(key);
+    out.extend_from_slice(value);
+}
+
+/// The first row of a LOAD, and the bytes of the others; none at the end, and none if the row is not whole.
+pub(crate) fn next_loaded_row(bytes: &[u8]) -> Option<(KeyAndValue<'_>, &[u8])> {
+    let (&[v0, v1, v2, v3, k0, k1], rest) = bytes.split_first_chunk::<LOADED_ROW_BYTES>()?;
+    let value_bytes = u32::from_le_bytes([v0, v1, v2, v3]) as usize;
+    let (key, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes([k0, k1])))?;
+    let (value, rest) = rest.split_at_checked(value_bytes)?;
+    Some(((key, value), rest))
 }
 
 /// Bytes before the part in a `LOG_PART`.

@@ -173,6 +173,7 @@ impl From<Misuse> for SqlError {
             | Misuse::Exists { .. }
             | Misuse::NoSuchTable { .. }
             | Misuse::NoProgram { .. }
+            | Misuse::LoadEnded { .. }
             | Misuse::Row { .. }
             | Misuse::NoSuchRow
             | Misuse::Ended

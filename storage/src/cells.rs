@@ -20,7 +20,8 @@
 //! Cells lie in *chunks*, extents of the arena. A share keeps its chunks while a cell is in use or reserved: it counts the most cells
 //! that were at a time, its *peak*, as main buckets and longer overflow buckets cannot lie between cells. When none is in use the
 //! chunks are idle, and serve anything again. That moment is a count of zero at the primary, and the backups had theirs before. So the
-//! peak of a backup never exceeds that of its primary.
+//! peak of a backup never exceeds that of its primary. A bulk load splits buckets at each copy in the order in which its rows come there; so their
+//! peaks may differ by the cells of one bucket.
 //!
 //! An entry of an ordered index lies in ordinary memory and is counted in the share as a row's cells are. Free cells keep their
 //! memory, so what is counted can be less than what the process has touched.

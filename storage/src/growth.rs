@@ -36,7 +36,7 @@ use crate::layout::TableLayout;
 use crate::location::Location;
 use crate::owner::Owner;
 use crate::partition::{MainBuckets, Partition};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, fence};
 use crate::table::{BucketAddress, Table};
 
 /// How often a bucket can be split at most: the bits of a path that no root uses.
@@ -319,20 +319,24 @@ impl Table {
             return Reshaping::Locked;
         };
         let chunks = of_partition.growth_or_new(self.layout().buckets).chunks.hold();
-        let half = self.address_held(&chunks, (partition, next.child), self.layout().quota);
+        let quota = self.layout().quota;
+        let half = self.address_held(&chunks, (partition, next.child), quota);
         let Some(half) = half else { return Reshaping::Full };
         let (bucket, half) = (self.bucket(bucket), self.bucket(half));
         // A half that is locked stays where it is.
         let has_both = self.acquire_both([half, bucket], owner, partition);
         drop(chunks);
+        // Pairs with the fence of a bulk load, which begins where no bucket is locked.
+        fence(Ordering::SeqCst);
+        let is_served = of_partition.served_buckets().is_some();
         let version = bucket.version();
-        let splitting = if !has_both {
+        let splitting = if !has_both || !is_served {
             Reshaping::Locked
         } else if level_of(version) != next.level {
             // It was split before: the extent lags behind.
             self.note_born(partition, next.child);
             Reshaping::Locked
-        } else if !self.make_room_for_half((bucket, half), (partition, next.level)) {
+        } else if !self.make_room_for_half((bucket, half), (partition, next.level), quota) {
             Reshaping::Full
         } else {
             self.arena().locks().granted(owner, partition);
@@ -376,14 +380,15 @@ impl Table {
     }
 
     /// Has a half that is not born take the rows that will move to it from a bucket that is locked. Whether there is memory.
-    fn make_room_for_half(
+    pub(crate) fn make_room_for_half(
         &self,
         (bucket, half): (Bucket<'_>, Bucket<'_>),
         (partition, level): (u16, u32),
+        quota: Quota,
     ) -> bool {
         let moving = bucket.read_consistent(|sequence| self.moving(bucket, sequence, level));
         half.write(|next| {
-            let has_room = half.make_room(next, (moving, partition), self.layout().quota);
+            let has_room = half.make_room(next, (moving, partition), quota);
             if !has_room {
                 half.trim(next, || partition);
             }
@@ -407,13 +412,25 @@ impl Table {
     pub(crate) fn split(
         &self,
         chunks: &ChunksHeld<'_>,
-        (bucket, next): (Bucket<'_>, &mut u64),
+        bucket: (Bucket<'_>, &mut u64),
         unit: &BucketUpdate<'_>,
     ) {
-        let (level, version) = (level_of(unit.base_version), after_split(unit.base_version));
-        let child = self.child_of(unit.bucket, unit.base_version);
+        let number = (unit.partition, unit.bucket);
+        self.split_into(chunks, bucket, number, after_split(unit.base_version));
+    }
+
+    /// Splits the bucket with this number inside its write: installs a version of a level that is one more in both halves.
+    pub(crate) fn split_into(
+        &self,
+        chunks: &ChunksHeld<'_>,
+        (bucket, next): (Bucket<'_>, &mut u64),
+        (partition, number): (u16, u32),
+        version: u64,
+    ) {
+        let level = level_of(version) - 1;
+        let child = self.child_of(number, u64::from(level) << LEVEL_SHIFT);
         let child = child.expect("a split of a bucket that can be split");
-        let half = self.address_held(chunks, (unit.partition, child), Quota::Decided);
+        let half = self.address_held(chunks, (partition, child), Quota::Decided);
         let half = half.unwrap_or_else(|| {
             panic!(
                 "table {}: the memory limit of {} bytes is used up by decided splits, which fit the share of their partition when their \
@@ -425,16 +442,16 @@ impl Table {
         let half = self.bucket(half);
         half.write(|half_next| {
             let moving = self.moving(bucket, held(*next), level);
-            let has_room = half.make_room(half_next, (moving, unit.partition), Quota::Decided);
+            let has_room = half.make_room(half_next, (moving, partition), Quota::Decided);
             assert!(has_room, "table {}: decided splits fit the memory limit", self.name());
             bucket.move_rows(*next, (half, *half_next), |key| self.moves(key, level));
-            half.trim(half_next, || unit.partition);
+            half.trim(half_next, || partition);
             half.store_deleted(bucket.deleted());
             half.store_version(version);
         });
-        bucket.trim(next, || unit.partition);
+        bucket.trim(next, || partition);
         bucket.store_version(version);
-        self.note_born(unit.partition, child);
+        self.note_born(partition, child);
     }
 
     /// What follows a split at the primary: the half is locked no more.

@@ -22,10 +22,12 @@ use gannet_rules::rule;
 
 use crate::arena::{Arena, LINE_BYTES, Quota};
 use crate::bucket::{Bucket, Slot, held};
+use crate::bulk_load::BulkLoad;
 use crate::cells::{LINK_MASK, Need, link_of};
 use crate::growth::STAMP_BITS;
 use crate::key::{HashedKey, KEY_BYTES_MAX};
 use crate::layout::TableKind;
+use crate::location::Location;
 use crate::lock::{Lock, LockMode};
 use crate::ordered_index::OrderedIndex;
 use crate::owner::Owner;
@@ -43,6 +45,7 @@ pub const HEAP_VALUE_BYTES_MAX: usize = 1 << 20;
 /// What a partition of a heap table has beside its buckets, on one node.
 pub(crate) struct Heap {
     reservations: Reservations,
+    bulk_load: BulkLoad,
     /// Of an ordered table.
     order: Option<(OrderedIndex, ScanBarriers)>,
 }
@@ -225,7 +228,12 @@ impl Heap {
     pub(crate) fn new(partition: u16, kind: TableKind) -> Self {
         let is_ordered = kind == TableKind::Ordered;
         let order = is_ordered.then(|| (OrderedIndex::new(), ScanBarriers::new()));
-        Self { reservations: Reservations::new(partition), order }
+        let (reservations, bulk_load) = (Reservations::new(partition), BulkLoad::default());
+        Self { reservations, bulk_load, order }
+    }
+
+    pub(crate) fn bulk_load(&self) -> &BulkLoad {
+        &self.bulk_load
     }
 
     pub(crate) fn index(&self) -> Option<&OrderedIndex> {
@@ -236,9 +244,10 @@ impl Heap {
         self.order.as_ref().map(|(_, barriers)| barriers)
     }
 
-    /// Forgets all keys, and what locks have reserved.
+    /// Forgets all keys, what locks have reserved, and a bulk load.
     pub(crate) fn clear(&self, arena: &Arena) {
         self.reservations.release_all(arena);
+        self.bulk_load.clear();
         if let Some((index, barriers)) = &self.order {
             index.clear();
             barriers.clear();
@@ -297,7 +306,7 @@ impl Table {
     }
 
     /// What a new row takes.
-    fn need_of(&self, key: HashedKey<'_>, value_bytes: usize) -> Need {
+    pub(crate) fn need_of(&self, key: HashedKey<'_>, value_bytes: usize) -> Need {
         let cells = cells_of(key.bytes().len(), value_bytes);
         let index_bytes = match self.layout().kind {
             TableKind::Fixed | TableKind::Heap => 0,
@@ -340,7 +349,7 @@ impl Table {
         (mode, value_bytes): (LockMode, usize),
     ) -> Lock {
         let (arena, row) = (self.arena(), (owner, key));
-        let Heap { reservations, order } = self.heap_of(self.locate(key.word()).partition);
+        let Heap { reservations, order, .. } = self.heap_of(self.locate(key.word()).partition);
         let cells = cells_of(key.bytes().len(), value_bytes);
         let quota = self.layout().quota;
         let cells_before = Cell::new(0);
@@ -414,14 +423,30 @@ impl Table {
             arena.free(location.partition, before.first, Need::cells(before.cells));
             return true;
         }
-        let Some(first) = reservations.allocate(arena, need, quota, row) else { return false };
-        let added = Row::store((arena, first), stamp, key.bytes(), value);
+        let first = reservations.allocate(arena, need, quota, row);
+        first.is_some_and(|first| {
+            self.add_row((bucket, next), key, (stamp, value), (first, need), quota)
+        })
+    }
+
+    /// Adds a row that is not there, inside the write of its bucket, in the cells that were allocated for it. If there is no memory for a slot,
+    /// they are freed.
+    pub(crate) fn add_row(
+        &self,
+        (bucket, next): (Bucket<'_>, &mut u64),
+        key: HashedKey<'_>,
+        (stamp, value): (u64, &[u8]),
+        (first, need): (u64, Need),
+        quota: Quota,
+    ) -> bool {
+        let Location { partition, tag, .. } = self.locate(key.word());
+        let added = Row::store((self.arena(), first), stamp, key.bytes(), value);
         let slot_word = added.slot_word().to_le_bytes();
-        if !bucket.insert(next, location.tag, key.word(), &slot_word, quota) {
-            arena.free(location.partition, first, need);
+        if !bucket.insert(next, tag, key.word(), &slot_word, quota) {
+            self.arena().free(partition, first, need);
             return false;
         }
-        if let Some(index) = heap.index() {
+        if let Some(index) = self.heap_of(partition).index() {
             index.add_applied(key.bytes());
         }
         true

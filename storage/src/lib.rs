@@ -18,6 +18,7 @@ mod arena;
 mod bucket;
 mod bucket_room;
 mod bucket_update;
+mod bulk_load;
 mod cells;
 #[cfg(all(test, not(loom)))]
 mod changing_rows;
@@ -62,6 +63,7 @@ pub use bucket_update::{
     BucketUpdate, BucketUpdateWriter, Half, Item, Items, Malformed, UNIT_ITEMS_MAX, UnitKind,
     padded,
 };
+pub use bulk_load::BulkLoaded;
 pub use commit_log::{CommitLog, LogObserver, RecordPart, Stored};
 pub use commit_record::{CommitRecord, CommitRecordWriter, RECORD_BYTES_MAX};
 pub use error::StorageError;

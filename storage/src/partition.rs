@@ -104,7 +104,7 @@ impl Partition {
     /// The main buckets if the partition is served.
     #[inline(always)]
     pub(crate) fn served_buckets(&self) -> Option<MainBuckets> {
-        // Acquire: pairs with the Release in has_grown() and serve_partition(): a thread that sees that buckets were split
+        // Acquire: pairs with the Release in has_grown() and serve(): a thread that sees that buckets were split
         // sees which. A thread that needs that no earlier request is still running waits for all workers.
         MainBuckets::of(self.served_word.load(Ordering::Acquire))
     }
@@ -117,6 +117,28 @@ impl Partition {
         let grown = |word| (word != 0).then_some(word | MainBuckets::GROWN);
         // A partition that is not served stays so.
         let _ = self.served_word.fetch_update(Ordering::Release, Ordering::Relaxed, grown);
+    }
+
+    /// Has a partition that is held serve transactions.
+    pub(crate) fn serve(&self) {
+        // Acquire and Release: as in has_grown(), whose bit is passed on. A coordinator that asks this node for rows has
+        // heard of a later configuration than the nodes that fill the partition.
+        let word = self.first_word.load(Ordering::Acquire);
+        self.served_word.store(word, Ordering::Release);
+    }
+
+    /// Has the partition serve no new transactions.
+    pub(crate) fn leave(&self) {
+        self.served_word.store(0, Ordering::Relaxed);
+    }
+
+    /// Has the partition serve transactions or not, if need be from the end of a bulk load on.
+    fn serve_or_leave(&self, serves: bool) {
+        let set = || if serves { self.serve() } else { self.leave() };
+        match self.heap() {
+            Some(heap) => heap.bulk_load().serve_or_leave(serves, set),
+            None => set(),
+        }
     }
 
     /// What only a heap table has.
@@ -154,13 +176,10 @@ impl Table {
         Ok(())
     }
 
-    /// Has a partition that is held serve transactions. It has all rows.
-    pub fn serve_partition(&self, partition: u16) {
-        if let Some(partition) = self.partition(partition) {
-            // Acquire and Release: as in has_grown(), whose bit is passed on. A coordinator that asks this node for rows has
-            // heard of a later configuration than the nodes that fill the partition.
-            let word = partition.first_word.load(Ordering::Acquire);
-            partition.served_word.store(word, Ordering::Release);
+    /// Has a partition that is held serve transactions. It has all rows. During a bulk load it does so from the end of the load on.
+    pub fn serve_partition(&self, number: u16) {
+        if let Some(partition) = self.partition(number) {
+            partition.serve_or_leave(true);
         }
     }
 
@@ -169,7 +188,7 @@ impl Table {
     /// A request that found the partition served may still be running; it is over when its worker takes the next one.
     pub fn leave_partition(&self, number: u16) {
         if let Some(partition) = self.partition(number) {
-            partition.served_word.store(0, Ordering::Relaxed);
+            partition.serve_or_leave(false);
             self.end_barriers(number);
         }
     }

@@ -62,6 +62,8 @@ gannet_rules::rules! {
     MERGED_BUCKETS,
     /// A bucket that has changed since it was folded is noticed.
     FOLDED_CHANGES,
+    /// A partition that is being loaded is not served.
+    LOADED_UNSERVED,
     /// A reader follows a chain of overflow buckets only while its bucket is unchanged.
     UNCHANGED_CHAIN,
 }

@@ -2,7 +2,8 @@
 //!
 //! The table is a backup's copy on one thread. A test reads, changes rows by units, and validates. It fails if a validation
 //! passes over the change while all rules hold, or notices the change without the rule. Removed are `LEAVING_ENTRIES`,
-//! `REMOVAL_MARKS`, `MARKS_OF_LEAVES`, `ONE_HASH`, `MERGED_VERSION`, `MERGED_MARKS` and `MERGED_BUCKETS`.
+//! `REMOVAL_MARKS`, `MARKS_OF_LEAVES`, `ONE_HASH`, `MERGED_VERSION`, `MERGED_MARKS` and `MERGED_BUCKETS`; and `LOADED_UNSERVED`, without which
+//! a bucket is split while rows are loaded into it.
 //!
 //! *Source*: `docs/protocol.md`, "Rules by name".
 //!
@@ -15,7 +16,7 @@ use std::sync::Arc;
 
 use gannet_storage::{
     Applied, Arena, BucketSnapshot, BucketUpdate, BucketUpdateWriter, Direction, HashSeed, Lock,
-    LockMode, Owner, Partitioning, Read, Table, TableLayout, Validation, rules,
+    LockMode, Owner, Partitioning, Read, Reshaping, Table, TableLayout, Validation, rules,
 };
 
 /// An ordered table with one bucket, as a backup has it.
@@ -198,6 +199,21 @@ fn whole_half_that_is_merged() -> Validation {
     halves.merge();
     halves.change(1, 0, Some(b"later"));
     halves.table.validate_whole(0, 1, seen, Owner::of_epoch(1))
+}
+
+/// Whether a bucket of a partition is granted for a split while rows are loaded into it.
+fn splits_during_a_load() -> bool {
+    let table = Rows::new().table;
+    let [load, growth] = [1, 2].map(|number| Owner(Owner::of_epoch(1).0 + number));
+    assert!(table.begin_bulk_load(0, load));
+    matches!(table.lock_to_split(0, (0, 1), growth), Reshaping::Granted { .. })
+}
+
+#[test]
+fn a_partition_that_is_loaded_is_used_without_a_rule() {
+    assert!(!splits_during_a_load());
+    let _without = rules::LOADED_UNSERVED.remove();
+    assert!(splits_during_a_load());
 }
 
 #[test]

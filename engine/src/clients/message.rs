@@ -229,6 +229,7 @@ impl AbortCode {
             | Misuse::Row { .. }
             | Misuse::NoSuchRow
             | Misuse::NoProgram { .. }
+            | Misuse::LoadEnded { .. }
             | Misuse::Ended
             | Misuse::CommitsItself => return None,
         })

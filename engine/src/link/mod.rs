@@ -36,7 +36,7 @@ pub(crate) use session::{Session, decoded, encoded};
 pub(crate) use stream::{Connection, LinkEnd, ReceiveHalf, keep_alive};
 
 /// Version of everything that members and clients say to each other, over links and in datagrams.
-pub(crate) const VERSION: u8 = 20;
+pub(crate) const VERSION: u8 = 21;
 
 /// What the caller is to the called process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

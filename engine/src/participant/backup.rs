@@ -51,6 +51,8 @@ pub(crate) fn backed_up(
         Applied::Applied | Applied::Duplicate => Status::Done,
         // Transactions that know of that send it no updates.
         Applied::Gap if view.is_dismissed(unit.partition) => Status::Done,
+        // The load has failed, and the table is about to be dropped.
+        Applied::Gap if table.is_bulk_loaded(unit.partition) => Status::Done,
         // Its bucket may not be copied yet.
         Applied::Gap
             if view.is_no_copy(unit.partition)

@@ -28,7 +28,9 @@ impl Participant {
         let mut units = std::mem::take(&mut self.units);
         units.clear();
         let table = self.table(number);
-        let buckets = table.bucket_count(partition);
+        // A load ends with the placement that it began in, and its table is dropped.
+        let is_loaded = table.is_bulk_loaded(partition);
+        let buckets = if is_loaded { 0 } else { table.bucket_count(partition) };
         let end = buckets.min(first.saturating_add(BUCKETS_MAX));
         let mut next = CopyPlace { bucket: first, offset: 0, version: 0 };
         while next.bucket < end && units.len() < PAGE_BYTES {

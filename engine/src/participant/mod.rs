@@ -9,6 +9,7 @@ mod barrier;
 mod copy;
 mod expect;
 mod fold;
+mod load;
 mod lock;
 mod log;
 mod primary;
@@ -19,6 +20,7 @@ mod unlock;
 mod validate;
 
 pub(crate) use backup::backed_up;
+pub(crate) use load::loaded;
 pub(crate) use lock::lock_status;
 pub(crate) use primary::applied_at_primary;
 pub(crate) use read::read_status;
@@ -237,6 +239,9 @@ impl Participant {
                 };
                 (Action::Reserve, target(payload, row))
             }
+            request::BEGIN_LOAD | request::LOAD | request::END_LOAD => {
+                self.prepare_load(kind, payload)
+            }
             request::SHARE => (Action::Share, Some(BucketAddress::NONE)),
             request::RELEASE_SHARED => (Action::ReleaseShared, Some(BucketAddress::NONE)),
             request::RELEASE_ROW => (Action::ReleaseRow, Some(BucketAddress::NONE)),
@@ -269,9 +274,12 @@ impl Participant {
             let is_known = rule!(TABLES_TO_COME);
             return Prepared::of_no_bucket(match kind {
                 _ if !is_known => Action::Refuse,
-                request::BACKUP => Action::Await,
+                request::BACKUP | request::BEGIN_LOAD => Action::Await,
                 _ => Action::Move,
             });
+        }
+        if let Some(action) = self.refuse_load(kind, payload) {
+            return Prepared::of_no_bucket(action);
         }
         let is_moved = table.zip(partition).is_some_and(|(table, partition)| {
             let kind_of_table = table.layout().kind;
@@ -386,6 +394,9 @@ pub(crate) enum Action {
     Copy,
     Expect,
     Count,
+    BeginLoad,
+    Load,
+    EndLoad,
     Reserve,
     Share,
     ReleaseRow,
@@ -525,6 +536,9 @@ impl Handler for Participant {
             Action::Count => self.count(payload, response),
             Action::Fold => self.fold(payload, response),
             Action::ValidateSpan => self.validate_span(payload, response),
+            Action::BeginLoad => self.begin_load(payload, response),
+            Action::Load => self.load(payload, response),
+            Action::EndLoad => self.end_load(payload, response),
             Action::Reserve => self.reserve(payload, response),
             Action::Share => self.share(payload, response),
             Action::ReleaseRow => self.release_row(payload, response),

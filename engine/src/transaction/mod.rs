@@ -24,6 +24,7 @@ mod execute;
 pub(crate) mod expect;
 mod fold;
 mod heap;
+pub(crate) mod load;
 mod local;
 mod log;
 mod merge;

@@ -166,13 +166,14 @@ pub(super) fn add_rows(
     }
     match put_new(context, puts, false)? {
         None => Ok(()),
-        Some(number) => {
-            let name = table.primary_key.as_ref().map_or("", |key| &key.name);
-            let row = &rows[number / keys_per_row];
-            let error = duplicate_key(table, name, table.primary_columns(), row);
-            Err(not_built(table, name, error).into())
-        }
+        Some(number) => Err(duplicate_primary(table, &rows[number / keys_per_row]).into()),
     }
+}
+
+/// The error for a row whose new primary key another one has.
+pub(super) fn duplicate_primary(table: &Table, row: &Row) -> SqlError {
+    let name = table.primary_key.as_ref().map_or("", |key| &key.name);
+    not_built(table, name, duplicate_key(table, name, table.primary_columns(), row))
 }
 
 /// Puts keys. Returns the number of the first key that exists already, or that comes twice. If allowed, a key that exists

@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use gannet_engine::{
-    Abort, Conflict, Coordinator, Deferred, Direction, HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX,
-    KeyRange, NewRows, Page, TableId, TableKey,
+    Abort, BulkLoad, Conflict, Coordinator, Deferred, Direction, HEAP_VALUE_BYTES_MAX,
+    KEY_BYTES_MAX, KeyRange, NewRows, Page, TableId, TableKey,
 };
 
 use crate::aside::Pending;
@@ -335,6 +335,18 @@ impl<'c, 's> Context<'c, 's> {
         }
         self.resources.touched.add(new.table);
         Ok(self.transaction.deferred.commit_and_add(self.coordinator, new)?)
+    }
+
+    /// Adds rows to a table whose bulk load has begun. The number of the first whose key is there already, if there is one.
+    pub(super) fn bulk_load(
+        &mut self,
+        load: BulkLoad,
+        rows: &[(&[u8], &[u8])],
+    ) -> Result<Option<usize>, Failure> {
+        self.check_cancel()?;
+        rows.iter().try_for_each(|(key, value)| Self::check_sizes(key, value))?;
+        self.resources.touched.add(load.table());
+        Ok(self.coordinator.bulk_load(load, rows)?)
     }
 
     fn check_sizes(key: &[u8], value: &[u8]) -> Result<(), Failure> {

@@ -3,7 +3,8 @@
 //! ```text
 //! read    the rows of a chunk of the table, page by page: of each its future key, and its primary key or itself
 //! divide  the chunk into shares, one for each partition of the future keys
-//! write   each share by one worker of the node, in the order of its keys, in transactions of their own
+//! write   each share by one worker of the node, in the order of its keys: in transactions of their own, or, of rows under a new primary key,
+//!         as a part of a bulk load (`bulk`)
 //! ```
 //! Other transactions change the rows while an index is built. So a page of entries is written by a transaction that reads its rows again. Nobody
 //! changes the rows of a frozen table, which are written as they were read.
@@ -19,12 +20,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gannet_engine::{Coordinator, Direction, KeyRange, NewRows, TableKey};
+use gannet_engine::{BulkLoad, Coordinator, Direction, KeyRange, NewRows, TableKey};
 
 use crate::catalog::{Catalog, Index, Table, table_key};
 use crate::encoding::row::{Wanted, decode, decode_into};
 use crate::error::{Failure, SqlError};
-use crate::execute::build::{KeyedRows, add_entries, add_rows, new_primary};
+use crate::execute::build::{KeyedRows, add_entries, add_rows, duplicate_primary, new_primary};
+use crate::execute::bulk::{Bulk, Sending};
 use crate::execute::changes::{Build, changed_meanwhile};
 use crate::execute::scan::whole;
 use crate::execute::sharing::{Sharing, Work};
@@ -67,6 +69,7 @@ struct Share {
     rows: Vec<Placed>,
     /// How many of them are written.
     written: usize,
+    sending: Sending,
     is_sorted: bool,
     charge: Charge,
 }
@@ -100,7 +103,13 @@ pub(super) fn fill(
     coordinator: &mut Coordinator<'_>,
     resources: &Resources,
 ) -> Result<(), Failure> {
-    let sharing = Sharing::new(Filling::new(build, resources)?, resources);
+    let filling = Filling::new(build, resources)?;
+    if let Build::PrimaryKey { rebuilt, .. } = build
+        && rebuilt.indexes.is_empty()
+    {
+        filling.bulk.begin(rebuilt.rows(), coordinator)?;
+    }
+    let sharing = Sharing::new(filling, resources);
     let _ended = sharing.ended();
     let (mut rest, mut is_large) = (Some(whole()), false);
     loop {
@@ -113,7 +122,7 @@ pub(super) fn fill(
             }
             rest = left;
         } else if !sharing.go_on(coordinator, resources)? && rest.is_none() {
-            return Ok(());
+            return sharing.work.bulk.end(coordinator);
         }
     }
 }
@@ -122,12 +131,13 @@ pub(super) fn fill(
 struct Filling {
     build: Build,
     catalog: Arc<Catalog>,
+    bulk: Bulk,
 }
 
 impl Filling {
     fn new(build: &Build, resources: &Resources) -> Result<Self, Failure> {
         let catalog = resources.database.catalog();
-        let filling = Self { build: build.clone(), catalog };
+        let filling = Self { build: build.clone(), catalog, bulk: Bulk::default() };
         filling.table()?;
         Ok(filling)
     }
@@ -135,6 +145,27 @@ impl Filling {
     fn table(&self) -> Result<&Table, Failure> {
         let table = self.catalog.table_numbered(self.build.table());
         Ok(table.ok_or_else(changed_meanwhile)?)
+    }
+
+    /// Adds the next page of a share in a bulk load.
+    fn add(
+        &self,
+        load: BulkLoad,
+        share: &mut Share,
+        context: &mut Context<'_, '_>,
+    ) -> Result<(), Failure> {
+        share.sending.begin()?;
+        let page = share.page(page_rows(context));
+        let rows: Vec<_> = page.iter().map(|row| (&row.key[..], &row.source[..])).collect();
+        if let Some(existing) = context.bulk_load(load, &rows)?
+            && let Target::Rebuilt(rebuilt) = Target::of(&self.build, self.table()?)?
+        {
+            let row = decode(rows[existing].1, &Wanted::All, &rebuilt.missing_values()?)?;
+            return Err(duplicate_primary(rebuilt, &row).into());
+        }
+        share.written += rows.len();
+        share.sending.end();
+        Ok(())
     }
 
     /// Reads the first rows of a range; the rest of it.
@@ -188,6 +219,14 @@ impl Work for Filling {
     ) -> Result<(), Failure> {
         if !std::mem::replace(&mut share.is_sorted, true) {
             share.rows.sort_unstable();
+        }
+        if let Some(load) = self.bulk.load() {
+            let mut transaction = self.begin();
+            return self.add(
+                load,
+                share,
+                &mut Context::new(coordinator, &mut transaction, resources),
+            );
         }
         let begin = |_| self.begin();
         let written = alone(coordinator, resources, begin, |context| {

@@ -3,8 +3,10 @@
 //! ```text
 //! chunk   rows of the client or of the query: 8,000, or as many as take 1 MiB
 //! divide  a chunk into shares, each of the rows of some partitions
-//! write   each share by one worker, in transactions of their own
+//! write   each share by one worker: as a part of a bulk load, or in transactions of their own
 //! ```
+//! The rows of a table without indexes, in a storage to which nothing was written before, come by a bulk load (`bulk`).
+//!
 //! Workers that write to different partitions lock no bucket that another one wants. The entries of indexes lie in other partitions than their
 //! rows: then a chunk is one share. What was written before an error goes with the storages.
 //!
@@ -16,17 +18,18 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gannet_engine::{Coordinator, NewRows};
+use gannet_engine::{BulkLoad, Coordinator, NewRows};
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::mpsc::error::TryRecvError;
 
 use crate::catalog::Catalog;
 use crate::encoding::row::{Wanted, decode, encode};
 use crate::error::{Failure, SqlError};
+use crate::execute::bulk::{Bulk, Sending};
 use crate::execute::operator::{Begun, Operator};
 use crate::execute::sharing::{Ended, Sharing, Work};
 use crate::execute::transaction::alone;
-use crate::execute::write::{Entry, insert_batch, insert_unread, new_row};
+use crate::execute::write::{Entry, duplicate, insert_batch, insert_unread, new_row};
 use crate::execute::{BATCH_ROWS, Context, Resources, Row, Transaction};
 use crate::memory::Charge;
 use crate::plan::Insert;
@@ -50,19 +53,19 @@ const SHARES_PER_WORKER: usize = 4;
 pub(crate) type Feed = Receiver<(VecDeque<Row>, Charge)>;
 
 /// Inserts the rows of a client as they come, until their sender is dropped. If none comes for a while, the load ends, and the sender learns
-/// that: so the sessions of slow clients keep no coroutines.
+/// that: so the sessions of slow clients keep no coroutines. A bulk load goes on until the caller ends it.
 ///
 /// # Errors
 /// Those of the rows. Some may have been inserted then.
 pub(crate) fn load_fed(
-    insert: &Arc<Insert>,
+    (insert, bulk): (&Arc<Insert>, &Arc<Bulk>),
     mut feed: Feed,
     coordinator: &mut Coordinator<'_>,
     resources: &Resources,
 ) -> Result<(), Failure> {
     let mut transaction = Transaction::part_of(Arc::clone(&resources.facts.catalog));
     let context = &mut Context::new(coordinator, &mut transaction, resources);
-    let mut load = Load::new(insert, context);
+    let mut load = Load::new(insert, bulk, context);
     let mut idle = Duration::ZERO;
     loop {
         if load.may_add() {
@@ -93,17 +96,18 @@ pub(crate) fn load_fed(
     load.end(context).map(|_| ())
 }
 
-/// Inserts the rows of a source, and returns their number. The source is read meanwhile, as a part of the statement's transaction.
+/// Inserts the rows of a source, and returns their number. The source is read meanwhile, as a part of the statement's transaction. A bulk load
+/// goes on until the caller ends it.
 ///
 /// # Errors
 /// Those of the source and of its rows. Some may have been inserted then.
 pub(super) fn load(
-    insert: &Arc<Insert>,
+    (insert, bulk): (&Arc<Insert>, &Arc<Bulk>),
     source: &mut dyn Operator,
     context: &mut Context<'_, '_>,
 ) -> Result<u64, Failure> {
     context.transaction.has_loaded = true;
-    let mut load = Load::new(insert, context);
+    let mut load = Load::new(insert, bulk, context);
     load.add_all(source, context)?;
     load.end(context)
 }
@@ -117,9 +121,9 @@ struct Load {
 }
 
 impl Load {
-    fn new(insert: &Arc<Insert>, context: &Context<'_, '_>) -> Self {
+    fn new(insert: &Arc<Insert>, bulk: &Arc<Bulk>, context: &Context<'_, '_>) -> Self {
         let catalog = Arc::clone(&context.resources.facts.catalog);
-        let loading = Loading { insert: Arc::clone(insert), catalog };
+        let loading = Loading { insert: Arc::clone(insert), catalog, bulk: Arc::clone(bulk) };
         let sharing = Sharing::new(loading, context.resources);
         Self { _ended: sharing.ended(), sharing, chunk: Chunk::default(), count: 0 }
     }
@@ -154,6 +158,11 @@ impl Load {
 
     /// Gives the shares of the chunk to the workers, as soon as they may get further ones.
     fn give_out(&mut self, context: &mut Context<'_, '_>) -> Result<(), Failure> {
+        let Loading { insert, bulk, .. } = &self.sharing.work;
+        let table = &*insert.rules.table;
+        if table.indexes.is_empty() && self.chunk.rows > 0 {
+            bulk.begin(table.rows(), context.coordinator)?;
+        }
         while !self.may_add() && self.sharing.go_on(context.coordinator, context.resources)? {}
         let shares = std::mem::take(&mut self.chunk).shares.into_iter();
         self.sharing.add(shares.filter(|share| !Loading::is_done(share)));
@@ -184,6 +193,7 @@ struct Share {
     rows: Vec<(Vec<u8>, Vec<u8>)>,
     /// How many of them are inserted.
     inserted: usize,
+    sending: Sending,
     charge: Charge,
 }
 
@@ -225,9 +235,30 @@ impl Chunk {
 struct Loading {
     insert: Arc<Insert>,
     catalog: Arc<Catalog>,
+    bulk: Arc<Bulk>,
 }
 
 impl Loading {
+    /// Adds the next rows of a share in a bulk load.
+    fn add(
+        &self,
+        load: BulkLoad,
+        share: &mut Share,
+        context: &mut Context<'_, '_>,
+    ) -> Result<(), Failure> {
+        share.sending.begin()?;
+        let rows = share.rows[share.inserted..].iter().take(BATCH_ROWS);
+        let rows: Vec<_> = rows.map(|(key, value)| (&key[..], &value[..])).collect();
+        if let Some(existing) = context.bulk_load(load, &rows)? {
+            let table = &*self.insert.rules.table;
+            let row = decode(rows[existing].1, &Wanted::All, &table.missing_values()?)?;
+            return Err(duplicate(table, 0, &row).into());
+        }
+        share.inserted += rows.len();
+        share.sending.end();
+        Ok(())
+    }
+
     /// Inserts stored rows. The second attempt tells duplicates.
     fn insert(
         &self,
@@ -270,6 +301,14 @@ impl Work for Loading {
         coordinator: &mut Coordinator<'_>,
         resources: &Resources,
     ) -> Result<(), Failure> {
+        if let Some(load) = self.bulk.load() {
+            let mut transaction = self.begin();
+            return self.add(
+                load,
+                share,
+                &mut Context::new(coordinator, &mut transaction, resources),
+            );
+        }
         let begin = |_| self.begin();
         let inserted = alone(coordinator, resources, begin, |context| {
             // Under contention smaller transactions get through.

@@ -13,7 +13,7 @@
 //! storages                             the engine's tables with rows and index entries
 //! unfinished                           builds and storages of nodes that were lost
 //! copy                                 COPY
-//! load                                 COPY and INSERT ... SELECT into storages that no other transaction knows
+//! load  bulk                           COPY and INSERT ... SELECT into storages that no other transaction knows
 //! sharing                              work that the workers of a node share
 //! touched                              tables that conflicts name
 //! ```
@@ -27,6 +27,7 @@
 mod aggregate;
 mod alter;
 mod build;
+pub(crate) mod bulk;
 mod changes;
 pub(crate) mod contended;
 mod context;

@@ -25,7 +25,7 @@
 
 use std::sync::Arc;
 
-use gannet_engine::Coordinator;
+use gannet_engine::{Abort, Conflict, Coordinator};
 
 use crate::catalog::{Catalog, Table};
 use crate::error::Failure;
@@ -78,7 +78,11 @@ pub(crate) fn run(
     if let Err(failure) = built {
         // If this fails too, the client still gets the error above.
         let _ = clean_up(coordinator, resources, |context| take_back(&build, context));
-        return Err(failure);
+        return Err(match failure {
+            // A copy that has come or gone has ended a bulk load: the session runs the definition again, with a catalog without the declaration.
+            Failure::Abort(Abort::Conflict(Conflict::Reconfigured)) => Failure::StaleCatalog,
+            failure => failure,
+        });
     }
     Ok(output)
 }

@@ -17,6 +17,7 @@ use gannet_engine::{Direction, KeyRange};
 use crate::catalog::Table;
 use crate::error::Failure;
 use crate::execute::build::page;
+use crate::execute::bulk::{Bulk, Loaded};
 use crate::execute::define::truncated;
 use crate::execute::load::{CHUNK_BYTES, load};
 use crate::execute::operator::{Begun, Enough, Operator};
@@ -41,25 +42,25 @@ pub(crate) enum Renewal {
     Refused,
     /// More rows must wait.
     Wants(Enough),
-    /// The INSERT loads them into the new storages, which have the table's present rows.
-    Done(Arc<Insert>),
+    /// The INSERT loads them into the new storages, which have the table's present rows. The bulk load that has brought those goes on.
+    Done(Arc<Insert>, Arc<Bulk>),
 }
 
-/// The INSERT with which workers load the rows of a source; None if the rows are written with the transaction.
+/// The INSERT with which workers load the rows of a source, and its bulk load; None if the rows are written with the transaction.
 pub(super) fn loading(
     insert: &Arc<Insert>,
     source: &mut Begun<'_>,
     context: &mut Context<'_, '_>,
-) -> Result<Option<Arc<Insert>>, Failure> {
+) -> Result<Option<Loaded>, Failure> {
     if insert.conflict.is_some() || insert.returning.is_some() {
         return Ok(None);
     }
     if context.transaction.may_fill(&insert.rules.table) && !insert.reads_table {
-        return Ok(Some(Arc::clone(insert)));
+        return Ok(Some((Arc::clone(insert), Arc::default())));
     }
     loop {
         match renew(insert, source.waiting(), context)? {
-            Renewal::Done(renewed) => return Ok(Some(renewed)),
+            Renewal::Done(renewed, bulk) => return Ok(Some((renewed, bulk))),
             Renewal::Wants(enough) if source.read(enough, context)? => {}
             Renewal::Wants(_) | Renewal::Refused => return Ok(None),
         }
@@ -83,8 +84,9 @@ pub(crate) fn renew(
         return Ok(Renewal::Wants(enough));
     }
     let renewed = insert.of_same_rows(truncated(table, context)?);
-    load(&Arc::new(renewed.of_whole_rows()), &mut Copied::new(table), context)?;
-    Ok(Renewal::Done(Arc::new(renewed)))
+    let bulk = Arc::default();
+    load((&Arc::new(renewed.of_whole_rows()), &bulk), &mut Copied::new(table), context)?;
+    Ok(Renewal::Done(Arc::new(renewed), bulk))
 }
 
 /// How many rows must wait for a table to have new storages, if more than those that do. The commit does not depend on that.

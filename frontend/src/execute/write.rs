@@ -69,8 +69,10 @@ pub(super) fn insert(
     }
     let mut source = Begun::new(open(&insert.source));
     let are_many = source.read(FIRST, context)?;
-    if are_many && let Some(insert) = loading(insert, &mut source, context)? {
-        return load(&insert, &mut source, context);
+    if are_many && let Some((insert, bulk)) = loading(insert, &mut source, context)? {
+        let count = load((&insert, &bulk), &mut source, context)?;
+        bulk.end(context.coordinator)?;
+        return Ok(count);
     }
     if insert.reads_table {
         // It reads no row that it has inserted.

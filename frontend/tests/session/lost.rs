@@ -1,7 +1,8 @@
 //! Sessions whose process lives while a node of the process is killed.
 //!
 //! `Cluster::kill_node` stops one or two of three nodes in this process. A test fails if an open transaction that met the
-//! loss commits, if a statement after the loss takes a second attempt, or if a COPY loses a row or has a row twice.
+//! loss commits, if a statement after the loss takes a second attempt, if a COPY loses a row or has a row twice, or if rows of a load that met
+//! the loss are left.
 //!
 //! *Source*: `docs/sql.md`, "When a node is lost".
 //!
@@ -11,7 +12,7 @@
 use std::sync::Arc;
 
 use gannet_engine::{Cluster, ClusterOptions};
-use gannet_frontend::{Database, StatementResult, TransactionStatus};
+use gannet_frontend::{Database, Session, StatementResult, TransactionStatus};
 use pollster::block_on;
 
 use crate::{code, ok, rows, run};
@@ -103,4 +104,68 @@ fn a_copy_goes_on_while_nodes_are_killed() {
     // The index has an entry for each row, and the serial goes on.
     assert_eq!(rows(&mut session, "SELECT count(*) FROM item WHERE n >= 0"), [ROWS.to_string()]);
     assert!(run(&mut session, &format!("INSERT INTO item (n) VALUES ({ROWS})")).is_ok());
+}
+
+/// Tables of the engine.
+fn storages(cluster: &Cluster) -> usize {
+    cluster.configuration().tables().count()
+}
+
+#[test]
+fn a_copy_into_a_table_that_only_its_transaction_knows_fails_as_a_whole() {
+    let (cluster, database) = open();
+    let mut session = database.session("tester");
+    ok(&mut session, "CREATE TABLE item (id INT PRIMARY KEY, n INT)");
+    ok(&mut session, "INSERT INTO item VALUES (-1, 0)");
+    let (before, lines) = (storages(&cluster), (0..ROWS).map(|n| format!("{n}\t{n}\n")));
+    let lines: Vec<String> = lines.collect();
+    let copy = |session: &mut Session, loss: Option<usize>| {
+        ok(session, "BEGIN");
+        ok(session, "TRUNCATE item");
+        ok(session, "COPY item FROM STDIN");
+        for (part, lines) in lines.chunks(10_000).enumerate() {
+            if part == 3
+                && let Some(node) = loss
+            {
+                cluster.kill_node(node).expect("the others have copies of all rows");
+            }
+            block_on(session.copy_in(lines.concat().as_bytes())).map_err(|error| error.code)?;
+        }
+        block_on(session.copy_end(None)).map_err(|error| error.code)
+    };
+    assert_eq!(copy(&mut session, Some(1)), Err("40001"));
+    ok(&mut session, "ROLLBACK");
+    assert_eq!(rows(&mut session, "SELECT id FROM item"), ["-1"]);
+    assert_eq!(copy(&mut session, None), Ok(format!("COPY {ROWS}")));
+    ok(&mut session, "COMMIT");
+    assert_eq!(
+        rows(&mut session, "SELECT count(*), max(n) FROM item"),
+        [format!("{ROWS}|{}", ROWS - 1)]
+    );
+    for _ in 0..1_000 {
+        if storages(&cluster) == before {
+            return;
+        }
+        ok(&mut session, "SELECT n FROM item WHERE id = 7");
+    }
+    panic!("{} tables of the engine, {before} before", storages(&cluster));
+}
+
+#[test]
+fn rows_that_can_be_read_again_are_loaded_again_after_a_loss() {
+    let (cluster, database) = open();
+    let mut session = database.session("tester");
+    ok(&mut session, "CREATE TABLE item (id INT NOT NULL, n INT)");
+    let insert = format!("INSERT INTO item SELECT i, i FROM generate_series(1, {ROWS}) i");
+    for (node, statement) in [(1, &insert[..]), (2, "ALTER TABLE item ADD PRIMARY KEY (id)")] {
+        std::thread::scope(|scope| {
+            scope.spawn(|| cluster.kill_node(node).expect("a copy is left"));
+            ok(&mut session, statement);
+        });
+    }
+    assert_eq!(
+        rows(&mut session, "SELECT count(*), sum(n) FROM item"),
+        [format!("{ROWS}|{}", ROWS * (ROWS + 1) / 2)]
+    );
+    assert_eq!(code(&mut session, "INSERT INTO item VALUES (7, 7)"), "23505");
 }

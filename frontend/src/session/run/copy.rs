@@ -17,6 +17,7 @@ use tokio::sync::mpsc::{Sender, channel};
 
 use crate::catalog::Table;
 use crate::error::SqlError;
+use crate::execute::bulk::Bulk;
 use crate::execute::copy::{BATCH_ROWS, Reader, next_batch_rows};
 use crate::execute::load::{CHUNK_BYTES, CHUNK_ROWS, load_fed};
 use crate::execute::operator::Enough;
@@ -49,6 +50,8 @@ pub(in crate::session) struct CopyIn {
     /// Bytes that have come since the last batch.
     bytes: usize,
     begun: Option<BegunLoad>,
+    /// That of the table, for all of those.
+    bulk: Arc<Bulk>,
     /// Whether the session has begun to wait for the load, and was interrupted.
     is_lost: bool,
     /// Rows of the next batch.
@@ -79,6 +82,7 @@ impl CopyIn {
             enough: is_inside.then_some(FIRST),
             bytes: 0,
             begun: None,
+            bulk: Arc::default(),
             is_lost: false,
             batch_rows: BATCH_ROWS,
             count: 0,
@@ -178,7 +182,7 @@ impl Session {
         while self.copy.as_ref().is_some_and(|copy| !copy.rows.is_empty()) {
             self.copy_batch().await?;
         }
-        self.end_load().await?;
+        self.end_loads().await?;
         Ok(format!("COPY {}", self.copy.as_ref().map_or(0, |copy| copy.count)))
     }
 
@@ -207,13 +211,13 @@ impl Session {
             return self.renew_copied().await;
         }
         let copy = self.copy.as_mut().ok_or_else(no_copy)?;
-        copy.bytes = 0;
         // Fewer rows are one transaction, but for the last ones of a load.
-        let are_many = copy.begun.is_some() || copy.rows.len() > BATCH_ROWS;
+        let bytes = std::mem::take(&mut copy.bytes);
+        let are_many = copy.begun.is_some() || copy.rows.len() > BATCH_ROWS || bytes >= CHUNK_BYTES;
         if are_many && self.shares_copy() {
             return self.feed_load().await;
         }
-        self.end_load().await?;
+        self.end_loads().await?;
         let copy = self.copy.as_mut().ok_or_else(no_copy)?;
         let count = copy.rows.len().min(BATCH_ROWS);
         let batch: Arc<Vec<Row>> = Arc::new(copy.rows.drain(..count).collect());
@@ -274,8 +278,8 @@ impl Session {
                     copy.enough = None;
                     return Ok(());
                 }
-                Some(Renewal::Done(_)) => {
-                    copy.enough = None;
+                Some(Renewal::Done(_, bulk)) => {
+                    (copy.enough, copy.bulk) = (None, bulk);
                     return self.plan_copy().await;
                 }
                 None => {
@@ -323,12 +327,29 @@ impl Session {
         let catalog = Arc::clone(&copy.insert.catalog);
         let resources = self.resources(&catalog);
         let (feed, rows) = channel(BATCHES_WAITING_MAX);
+        let bulk = Arc::clone(&self.copy.as_ref().ok_or_else(no_copy)?.bulk);
         let job = move |coordinator: &mut Coordinator<'_>, resources: &Resources| {
-            load_fed(&insert, rows, coordinator, resources).map_err(error_of)
+            load_fed((&insert, &bulk), rows, coordinator, resources).map_err(error_of)
         };
         let started = self.start(JobPlace::Beside, resources, job)?;
         self.copy.as_mut().ok_or_else(no_copy)?.begun = Some(BegunLoad { feed, started });
         Ok(())
+    }
+
+    /// As [`Self::end_load`], and has transactions insert further rows.
+    async fn end_loads(&mut self) -> Result<(), SqlError> {
+        self.end_load().await?;
+        let Some(copy) = &mut self.copy else { return Ok(()) };
+        let bulk = std::mem::replace(&mut copy.bulk, Arc::new(Bulk::over()));
+        if bulk.load().is_none() {
+            return Ok(());
+        }
+        let catalog = Arc::clone(&copy.insert.catalog);
+        let resources = self.resources(&catalog);
+        let job = move |coordinator: &mut Coordinator<'_>, _: &Resources| {
+            bulk.end(coordinator).map_err(error_of)
+        };
+        self.spawn(None, resources, job).await?.map_err(|error| self.located(error))
     }
 
     /// Waits until workers have inserted all rows that they were given.
