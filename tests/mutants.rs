@@ -39,8 +39,8 @@
 //! | `LEASES_OVER` | an epoch begins when the leases of removed members are over | `engine/src/change/tests.rs` |
 //! | `ACTIVATION_DECIDED` | an epoch begins when that is decided | `tests/simulation.rs` |
 //! | `COMPLAINTS` | of two members that do not reach each other one goes | `engine/src/members/leases/tests.rs` |
-//! | `LOAD_IN_ONE_EPOCH` | the rows of a load go to the same members | here: a load, and a bulk load, that meets a loss succeeds |
-//! | `LOADED_UNSERVED` | a partition that is being loaded is not served | `storage/tests/rows_mutant.rs` |
+//! | `LOAD_IN_ONE_EPOCH` | the rows of a load go to the same members | here: a load, and a bulk load, that meets a loss succeeds; `tests/simulation.rs` |
+//! | `LOADED_UNSERVED` | a partition that is being loaded is not served | `storage/tests/rows_mutant.rs`, `tests/simulation.rs` |
 //! | `CONFIRMED_READS` | where reads are confirmed, a renewal that was sent after them is waited for | `tests/simulation.rs` |
 //! | `MOVED` | a node serves the partitions whose primary it is | `tests/simulation.rs` |
 //! | `LOCKS_FINISH` | lock holders finish before a hand-over | `tests/simulation.rs` |

@@ -19,6 +19,8 @@ mod exchange;
 mod floor;
 mod grow;
 mod harness;
+#[cfg(feature = "simulation")]
+pub mod loads;
 mod members;
 mod moves;
 pub mod pairs;

@@ -90,13 +90,17 @@ fn compare_partition(cluster: &Cluster, partition: u16, found: &Differences) {
     let present = Owner::of_epoch(configuration.epoch);
     let views: Vec<_> = cluster.nodes().iter().map(|node| node.view()).collect();
     let (mut primary, mut backup) = (BucketSnapshot::default(), BucketSnapshot::default());
-    for (number, primary_table) in views[usize::from(copies[0])].tables() {
+    for (number, _) in views[usize::from(copies[0])].tables() {
         let table = |copy: u16| views[usize::from(copy)].table(number);
         let version = |copy: &u16| views[usize::from(*copy)].configuration().version;
         if copies.iter().any(|&it| table(it).is_none() && version(&it) != version(&copies[0])) {
             // It is about to be created or removed everywhere.
             continue;
         }
+        // Where a bulk load has failed, rows are of no use.
+        let is_failed = |it: u16| table(it).is_some_and(|table| table.is_bulk_loaded(partition));
+        let copies: Vec<u16> = copies.iter().copied().filter(|it| !is_failed(*it)).collect();
+        let Some(primary_table) = copies.first().and_then(|first| table(*first)) else { continue };
         let tables = copies.iter().filter_map(|&copy| table(copy));
         let unindexed: usize = tables.map(|table| table.index_differences(partition)).sum();
         found.unindexed.fetch_add(unindexed as u64, Ordering::Relaxed);

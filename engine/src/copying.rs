@@ -170,6 +170,11 @@ impl TableCopy<'_> {
         let place = match copied {
             Copied::More(place) | Copied::All(place) => place,
             Copied::Again => return Ok(Step { bytes: 0, is_last: false }),
+            Copied::Failed => {
+                let view = self.node.view();
+                view.table(self.table).into_iter().for_each(|it| it.fail_bulk_load(partition));
+                return Ok(Step { bytes: 0, is_last: true });
+            }
             Copied::Nothing => {
                 // A table that this node uses has not come to the primary yet, or has left it already. The copy goes on when both have heard.
                 let view = self.node.view();

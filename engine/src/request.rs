@@ -122,7 +122,7 @@ pub(crate) enum Status {
     /// that are loaded.
     Locked = 6,
     /// VALIDATE: another version, a row that has changed, or keys that have come or gone. BEGIN_LOAD: the partition was used before. LOAD,
-    /// END_LOAD: no such load.
+    /// END_LOAD: no such load. COPY: a bulk load has failed.
     Changed = 7,
     /// LOCK for insert, LOAD: no memory.
     Full = 8,

@@ -5,6 +5,8 @@
 //! load       rows, some at a time: each is new
 //! end        the partition is served again, if it is to be
 //! ```
+//! A load that fails is never ended: the partition is of no use until the table is dropped.
+//!
 //! Each copy splits its buckets itself, in the order of their numbers, so that there are as many as its rows need. A bucket that has rows, or was
 //! split, gets the count 1, and its rows the stamp of that. So buckets, versions and rows follow from the set of rows alone: copies that were
 //! given the same rows, in whatever batches and order, are equal.
@@ -248,6 +250,14 @@ impl Table {
         // Where the next ones are.
         self.prefetch_bucket(number, next.bucket + 4);
         true
+    }
+
+    /// This copy is made from one whose bulk load has failed: it is of no use, either, and is never served.
+    pub fn fail_bulk_load(&self, number: u16) {
+        if let Some(load) = self.bulk_load_of(number) {
+            let failed = || Box::new(Progress { owner: Owner::FREE, rows: 0, serves: false });
+            load.progress().get_or_insert_with(failed);
+        }
     }
 
     /// Ends the bulk load `owner` of a partition, all of whose copies have the same rows. Whether it had begun.

@@ -24,13 +24,15 @@ impl Participant {
         if response.bytes() > RESPONSE_BYTES_MAX {
             return response.push(Status::Postponed as u16);
         }
+        if self.table(number).is_bulk_loaded(partition) {
+            // The load has failed with the placement that it began in.
+            return response.push(Status::Changed as u16);
+        }
         let mut snapshot = std::mem::take(&mut self.snapshot);
         let mut units = std::mem::take(&mut self.units);
         units.clear();
         let table = self.table(number);
-        // A load ends with the placement that it began in, and its table is dropped.
-        let is_loaded = table.is_bulk_loaded(partition);
-        let buckets = if is_loaded { 0 } else { table.bucket_count(partition) };
+        let buckets = table.bucket_count(partition);
         let end = buckets.min(first.saturating_add(BUCKETS_MAX));
         let mut next = CopyPlace { bucket: first, offset: 0, version: 0 };
         while next.bucket < end && units.len() < PAGE_BYTES {

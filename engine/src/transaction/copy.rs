@@ -16,6 +16,8 @@ pub(crate) enum Copied {
     More(CopyPlace),
     /// The same, and there are no further buckets.
     All(CopyPlace),
+    /// A bulk load of the partition has failed: the rows are of no use.
+    Failed,
     /// The answer had no room.
     Again,
     /// The primary or this node has no such table, or it leaves, or the partition has no primary.
@@ -50,6 +52,7 @@ impl Transaction<'_> {
         let place = CopyPlace::decode(payload);
         Ok(match (status, place) {
             (Status::Postponed, _) => Copied::Again,
+            (Status::Changed, _) => Copied::Failed,
             (Status::More | Status::Done, Some((place, units))) => {
                 out.extend_from_slice(units);
                 if status == Status::More { Copied::More(place) } else { Copied::All(place) }

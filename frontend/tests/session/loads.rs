@@ -28,7 +28,7 @@ const KINDS: [(usize, &str); 4] = [
 ];
 
 /// A session of a cluster whose nodes have several workers.
-fn session() -> Session {
+pub(crate) fn session() -> Session {
     database(2).session("tester")
 }
 
@@ -45,7 +45,7 @@ fn database(threads: usize) -> Arc<Database> {
 }
 
 /// Begins a transaction with a table for a COPY.
-fn begin(session: &mut Session, columns: &str) {
+pub(crate) fn begin(session: &mut Session, columns: &str) {
     ok(session, "BEGIN");
     ok(session, &format!("CREATE TABLE t ({columns})"));
     ok(session, "COPY t FROM STDIN");
@@ -56,7 +56,7 @@ fn data(line: impl Fn(i64) -> String) -> Vec<u8> {
 }
 
 /// Sends data in pieces; the error of the COPY.
-fn copy(session: &mut Session, data: &[u8]) -> Result<String, &'static str> {
+pub(crate) fn copy(session: &mut Session, data: &[u8]) -> Result<String, &'static str> {
     for chunk in data.chunks(10_000) {
         block_on(session.copy_in(chunk)).map_err(|error| error.code)?;
     }

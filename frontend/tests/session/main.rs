@@ -9,6 +9,7 @@
 //! *Not here*: what statements mean (`frontend/tests/scripts.rs`), and PostgreSQL's clients (`tests/server`).
 
 mod budget;
+mod bulk;
 mod filtered;
 mod joins;
 mod loads;

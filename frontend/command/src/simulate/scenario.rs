@@ -14,6 +14,7 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use gannet_benchmarks::consistency::{ListAppend, Registers};
+use gannet_benchmarks::loads::Loads;
 use gannet_benchmarks::pairs::Pairs;
 use gannet_benchmarks::ranges::Ranges;
 use gannet_benchmarks::retries::Retries;
@@ -60,6 +61,7 @@ pub(crate) enum WorkloadKind {
     Skew,
     Ranges,
     Retries,
+    Loads,
     Smallbank,
     Tatp,
     /// SQL: builds of indexes beside changes of rows.
@@ -116,6 +118,22 @@ pub(crate) enum Verdict {
     Crashed(String),
 }
 
+/// The workload of a seed.
+fn draw_workload(random: &mut Random, seed: u64) -> WorkloadKind {
+    match random.random_range(0..14) {
+        0..4 => WorkloadKind::ListAppend,
+        4..6 => WorkloadKind::Registers,
+        6 => WorkloadKind::Pairs,
+        7 => WorkloadKind::Skew,
+        8 => WorkloadKind::Smallbank,
+        9..11 => WorkloadKind::Ranges,
+        11 => WorkloadKind::Tatp,
+        12 => WorkloadKind::Retries,
+        _ if seed.is_multiple_of(2) => WorkloadKind::Loads,
+        _ => WorkloadKind::Builds,
+    }
+}
+
 /// How many nodes of so many are added later. Builds begin at all nodes.
 fn draw_spares(random: &mut Random, workload: WorkloadKind, nodes: usize) -> usize {
     let spares_max = nodes.saturating_sub(FIRST_NODES_MIN).min(SPARES_MAX);
@@ -138,17 +156,7 @@ impl Scenario {
             seed,
             ..ClusterOptions::default()
         };
-        let drawn = match random.random_range(0..14) {
-            0..4 => WorkloadKind::ListAppend,
-            4..6 => WorkloadKind::Registers,
-            6 => WorkloadKind::Pairs,
-            7 => WorkloadKind::Skew,
-            8 => WorkloadKind::Smallbank,
-            9..11 => WorkloadKind::Ranges,
-            11 => WorkloadKind::Tatp,
-            12 => WorkloadKind::Retries,
-            _ => WorkloadKind::Builds,
-        };
+        let drawn = draw_workload(&mut random, seed);
         let nodes = u16::try_from(nodes).expect("at most seven nodes");
         let mut faults = draw_faults(seed, nodes, transactions);
         faults.extend(pauses(seed, nodes, transactions, chosen.pauses));
@@ -216,6 +224,7 @@ impl Scenario {
             WorkloadKind::Skew => self.run_with(Skew::new(20)?, trace),
             WorkloadKind::Ranges => self.run_with(Ranges::new(30)?, trace),
             WorkloadKind::Retries => self.run_with(Retries::default(), trace),
+            WorkloadKind::Loads => self.run_with(Loads::default(), trace),
             WorkloadKind::Smallbank => self.run_with(SmallBank::new(200, self.seed)?, trace),
             WorkloadKind::Tatp => self.run_with(Tatp::new(50, true, self.seed)?, trace),
             WorkloadKind::Builds => builds::run(self, trace),
