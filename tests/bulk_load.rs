@@ -1,29 +1,38 @@
 //! Bulk loads: rows come to all copies of a table that no transaction uses, from several workers at once.
 //!
 //! The clusters run in this process. A test fails if a row is missing or is there twice, if two copies differ, if transactions do not find the rows
-//! afterwards, or if a table is loaded that was used, is unknown, or gets rows that it cannot have.
+//! afterwards, if a load does not wait for memory that comes back, or if a table is loaded that was used, is unknown, or gets rows that it cannot
+//! have.
 //!
 //! *Source*: `docs/protocol.md`, "Bulk loads".
 //!
 //! *Not here*: one copy (`storage/tests/bulk_load.rs`), and losses (`tests/mutants.rs`, `frontend/tests/session/lost.rs`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use gannet::{
     Abort, BulkLoad, Change, Cluster, ClusterOptions, Conflict, Coordinator, Deferred, Direction,
-    KeyRange, Misuse, TableId, Topology, WorkerId,
+    Failure, KeyRange, Misuse, TableId, Topology, WorkerId,
 };
 use gannet_benchmarks::check_replicas;
 
 const THREADS: usize = 2;
+/// Rows of 1,000 bytes that take three fifths of 16 MiB.
+const WIDE_ROWS: u32 = 8_000;
 
 fn open(topology: Topology) -> (Arc<Cluster>, TableId) {
+    open_with(topology, 64 << 20)
+}
+
+fn open_with(topology: Topology, memory_bytes: usize) -> (Arc<Cluster>, TableId) {
     let options = ClusterOptions {
         topology,
         threads: THREADS,
-        memory_limit_bytes: Some(64 << 20),
+        memory_limit_bytes: Some(memory_bytes),
         ..ClusterOptions::default()
     };
     let cluster = Arc::new(Cluster::open(options).unwrap());
@@ -121,6 +130,61 @@ fn rows_of_several_workers_are_there_once_at_all_copies() {
         let differences = check_replicas(&cluster);
         assert!(differences.iter().all(|check| check.passed), "{differences:?}");
     }
+}
+
+/// Loads rows of 1,000 bytes, the first half of them before `between`.
+fn load_wide(
+    coordinator: &mut Coordinator<'_>,
+    table: TableId,
+    between: impl FnOnce(&mut Coordinator<'_>),
+) -> Result<(), Abort> {
+    let load = coordinator.begin_bulk_load(table)?.expect("the table is new");
+    let add = |coordinator: &mut Coordinator<'_>, numbers: Range<u32>| {
+        let keys: Vec<_> = numbers.map(key).collect();
+        let rows: Vec<_> = keys.iter().map(|key| (&key[..], &[7; 1_000][..])).collect();
+        coordinator.bulk_load(load, &rows).map(|existing| assert_eq!(existing, None))
+    };
+    add(coordinator, 0..WIDE_ROWS / 2)?;
+    between(coordinator);
+    add(coordinator, WIDE_ROWS / 2..WIDE_ROWS)?;
+    coordinator.end_bulk_load(load)
+}
+
+/// Three fifths of the memory are a table's that is dropped while another one as large is loaded.
+#[test]
+fn a_load_waits_for_memory_that_is_about_to_be_given_back() {
+    let (cluster, first) = open_with(Topology::ThreadPerWorker, 16 << 20);
+    at(&cluster, (0, 0), move |coordinator| load_wide(coordinator, first, |_| {})).unwrap();
+    let second = cluster.create_ordered_table("second", 0).unwrap();
+    let full = at(&cluster, (0, 0), move |coordinator| load_wide(coordinator, second, |_| {}));
+    assert_eq!(full, Err(Failure::TableFull { table: second.number() }.into()));
+    cluster.drop_table(second).unwrap();
+    let third = cluster.create_ordered_table("third", 0).unwrap();
+    let (begin, begun) = channel();
+    let others = Arc::clone(&cluster);
+    let job = move |coordinator: &mut Coordinator<'_>| {
+        load_wide(coordinator, third, |coordinator| {
+            begin.send(()).unwrap();
+            let leaves = |others: &Cluster| {
+                let configuration = others.configuration();
+                configuration.tables().any(|it| it.0 == first.number() && it.1.is_leaving)
+            };
+            // It cannot go: the job goes by a view that has it.
+            while !leaves(&others) {
+                coordinator.pause(Duration::from_millis(1));
+            }
+            coordinator.pause(Duration::from_millis(30));
+        })
+    };
+    let loaded = cluster.spawn(WorkerId { node: 0, worker: 0 }, job).unwrap();
+    begun.recv().unwrap();
+    cluster.drop_table(first).unwrap();
+    assert_eq!(loaded.wait().unwrap(), Ok(()));
+    let all = KeyRange { from: Bound::Unbounded, to: Bound::Unbounded };
+    let count = at(&cluster, (1, 0), move |coordinator| {
+        Deferred::new().count(coordinator, third, &all).unwrap()
+    });
+    assert_eq!(count, u64::from(WIDE_ROWS));
 }
 
 #[test]

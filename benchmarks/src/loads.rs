@@ -6,8 +6,8 @@
 //! row     number (4, BE) ─▶ count (8, LE), and as many bytes as the number says
 //! ```
 //! A load sends its rows in batches, with pauses in between, and one row twice in a few of them, which fails it. Where a bulk load is refused,
-//! because a bucket of the table was split, transactions insert the rows. Each row of a table that was loaded must be found, and be counted up as
-//! often as transactions have told.
+//! because a bucket of the table was split, or copies come or go, transactions insert the rows. Each row of a table that was loaded must be found,
+//! and be counted up as often as transactions have told.
 //!
 //! *Source*: `docs/protocol.md`, "Bulk loads".
 
@@ -176,6 +176,20 @@ fn insert(
     }
 }
 
+/// How many copies of a table have not heard of the end of a bulk load.
+fn unended_copies(cluster: &Cluster, table: TableId) -> u64 {
+    let configuration = cluster.configuration();
+    let views: Vec<_> = cluster.nodes().iter().map(|node| node.view()).collect();
+    let copies = (0..).take(configuration.partitioning.count()).flat_map(|partition| {
+        let nodes = configuration.copies(partition).iter();
+        nodes
+            .filter_map(|node| Some((views.get(usize::from(*node))?, partition)))
+            .collect::<Vec<_>>()
+    });
+    let tables = copies.filter_map(|(view, it)| Some((view.table(table.number())?, it)));
+    tables.filter(|(table, partition)| table.is_bulk_loaded(*partition)).count() as u64
+}
+
 impl Workload for Loads {
     fn name(&self) -> &'static str {
         "loads"
@@ -220,8 +234,9 @@ impl Workload for Loads {
     }
 
     fn verify(&self, cluster: &Cluster, totals: &Totals) -> Vec<Check> {
-        let (mut differing, mut counted) = (0_u64, 0);
+        let (mut differing, mut counted, mut unserved) = (0_u64, 0, 0_u64);
         for Loaded { table, rows } in self.loaded().iter() {
+            unserved += unended_copies(cluster, *table);
             let mut numbers = Vec::new();
             for_each_row_in_order(cluster, *table, |key, bytes| {
                 let number = key.try_into().map_or(u32::MAX, u32::from_be_bytes);
@@ -244,6 +259,11 @@ impl Workload for Loads {
         let told = totals.types[COUNT].qualified;
         vec![
             Check::new("loaded tables have their rows", differing == 0, detail),
+            Check::equal(
+                "copies of loaded tables that have not heard of the end",
+                0,
+                unserved.into(),
+            ),
             Check::equal("loads that were told wrongly of a row", 0, wrong.into()),
             Check::equal("rows that were not as they were loaded", 0, totals.tallies[WRONG].into()),
             Check::equal("rows that were counted up", told.into(), counted.into())

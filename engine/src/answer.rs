@@ -4,7 +4,7 @@
 //! COPY       u32 next bucket | u32 0 | u64 offset in its copy | u64 version of the first bucket | units
 //! COUNT      u64 number of the index | u64 keys | the key to go on from, if there are more
 //! FOLD       u64 next bucket | u64 sum of the counts | the result
-//! LOAD that was refused   u64 rows that are loaded
+//! LOAD       u64 rows that are loaded
 //! RESERVE of a row that is another's, SHARE of a range with such a row:   u64 holder | u64 place in the queue
 //! WAITS_FOR of a holder that waits:   u64 holder for each transaction that it waits for
 //! ```

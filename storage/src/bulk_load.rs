@@ -11,8 +11,8 @@
 //! split, gets the count 1, and its rows the stamp of that. So buckets, versions and rows follow from the set of rows alone: copies that were
 //! given the same rows, in whatever batches and order, are equal.
 //!
-//! *Invariants*: one thread at a time loads a partition. A partition that is being loaded is not served, so nobody locks, splits or merges its
-//! buckets.
+//! *Invariants*: one thread at a time loads a partition. A partition that is being loaded is not served, so nobody keeps a lock of, splits or merges
+//! its buckets.
 //!
 //! *Source*: `docs/protocol.md`, "Bulk loads". *Not here*: which copies are given the rows, in `engine`; rows that come before any transaction
 //! runs (`load.rs`).

@@ -12,16 +12,15 @@
 //! notices the change and reads again. No writer waits for readers: a backup can use a freed cell at once, and its primary
 //! relies on that.
 //!
-//! *Shares* (rule C9): each partition has a share of the limit, which is the same at all of its copies. A primary refuses a lock
-//! if its partition's share has no room. A row, or the chain of a bucket, takes equally many cells at every copy. The primary
-//! counts a new cell when it grants the lock, before any copy takes it. It gives a cell back after all backups have. So a backup
-//! never holds more cells than its primary counts, in whatever order updates arrive, and what a primary grants fits every copy.
+//! *Shares* (rule C9): each partition has a share of the limit, which is the same at all of its copies. A primary refuses a lock if its partition's
+//! share has no room. A row, or the chain of a bucket, takes equally many cells at every copy. The primary counts a new cell when it grants the lock,
+//! before any copy takes it. It gives a cell back after all backups have. So a backup never holds more cells than its primary counts, in whatever
+//! order updates arrive, and what a primary grants fits every copy.
 //!
-//! Cells lie in *chunks*, extents of the arena. A share keeps its chunks while a cell is in use or reserved: it counts the most cells
-//! that were at a time, its *peak*, as main buckets and longer overflow buckets cannot lie between cells. When none is in use the
-//! chunks are idle, and serve anything again. That moment is a count of zero at the primary, and the backups had theirs before. So the
-//! peak of a backup never exceeds that of its primary. A bulk load splits buckets at each copy in the order in which its rows come there; so their
-//! peaks may differ by the cells of one bucket.
+//! Cells lie in *chunks*, extents of the arena. A share keeps its chunks while a cell is in use or reserved: it counts the most cells that were at a
+//! time, its *peak*, as main buckets and longer overflow buckets cannot lie between cells. When none is in use the chunks are idle, and serve
+//! anything again. That moment is a count of zero at the primary, and the backups had theirs before. So the peak of a backup does not exceed that of
+//! its primary, but for bulk loads: each copy splits buckets in the order in which rows come there, so by some overflow cells.
 //!
 //! An entry of an ordered index lies in ordinary memory and is counted in the share as a row's cells are. Free cells keep their
 //! memory, so what is counted can be less than what the process has touched.

@@ -25,7 +25,7 @@ impl Participant {
             return response.push(Status::Postponed as u16);
         }
         if self.table(number).is_bulk_loaded(partition) {
-            // The load has failed with the placement that it began in.
+            // The load began in an earlier placement, so it has failed.
             return response.push(Status::Changed as u16);
         }
         let mut snapshot = std::mem::take(&mut self.snapshot);

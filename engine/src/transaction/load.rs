@@ -24,6 +24,7 @@ use crate::request::{
     TableRequest, push_loaded_row,
 };
 use crate::table_id::TableId;
+use crate::transaction::round::Interrupted;
 use crate::transaction::{BYTES_KEPT_MAX, Transaction};
 
 /// A bulk load that has begun.
@@ -120,16 +121,10 @@ impl Transaction<'_> {
         };
         let load = BulkLoad { table, owner: self.owner, epoch: self.epoch(), placement };
         for copies in [Copies::Primaries, Copies::Backups] {
-            match self.tell(load, request::BEGIN_LOAD, copies)? {
-                None => {}
-                Some(Status::Changed) => {
-                    // Where it has begun, nothing was loaded.
-                    return match self.tell(load, request::END_LOAD, Copies::All)? {
-                        None | Some(Status::Changed) => Ok(None),
-                        Some(status) => Err(refusal(status, table)),
-                    };
-                }
-                Some(status) => return Err(refusal(status, table)),
+            if !self.tell(load, request::BEGIN_LOAD, copies)? {
+                // Where it has begun, nothing was loaded. What has not begun does not end.
+                self.tell(load, request::END_LOAD, Copies::All)?;
+                return Ok(None);
             }
         }
         Ok(Some(load))
@@ -140,7 +135,7 @@ impl Transaction<'_> {
     /// # Errors
     /// Why the load has failed: [`Conflict::Reconfigured`] if a copy has come or gone, or is being made; [`Failure::TableFull`],
     /// [`Misuse::Row`] and [`Misuse::ValueBytes`] for a row that the table cannot have, [`Misuse::LoadEnded`], [`Misuse::NoSuchTable`] for a
-    /// table that was dropped, or that of an interruption.
+    /// table that is dropped, or that of an interruption.
     pub(crate) fn bulk_load(
         &mut self,
         load: BulkLoad,
@@ -169,8 +164,8 @@ impl Transaction<'_> {
     /// As [`Self::bulk_load`].
     pub(crate) fn end_bulk_load(&mut self, load: BulkLoad) -> Result<(), Abort> {
         match self.tell(load, request::END_LOAD, Copies::All)? {
-            None => Ok(()),
-            Some(status) => Err(refusal(status, load.table)),
+            true => Ok(()),
+            false => Err(refusal(Status::Changed, load.table)),
         }
     }
 
@@ -180,8 +175,7 @@ impl Transaction<'_> {
     /// [`Conflict::Reconfigured`] if that is not the present one any more.
     fn join_load(&mut self, load: BulkLoad) -> Result<(), Abort> {
         while self.view.configuration().placement() < load.placement {
-            self.round.pause()?;
-            self.refresh_view();
+            self.pause_load()?;
         }
         let settled = self.view.configuration().settled_placement();
         let is_same = settled == Some(load.placement) && self.epoch() == load.epoch;
@@ -192,9 +186,20 @@ impl Transaction<'_> {
         }
     }
 
-    /// Sends a request about a load to copies of all partitions, again where a node has not heard of the table or the placement yet; the first
-    /// answer that is neither `Done` nor `Early`.
-    fn tell(&mut self, load: BulkLoad, kind: u16, copies: Copies) -> Result<Option<Status>, Abort> {
+    /// Waits for a while, and goes by the present view then: what is waited for may wait until nobody has an earlier one.
+    fn pause_load(&mut self) -> Result<(), Interrupted> {
+        self.settle()?;
+        self.round.pause()?;
+        self.refresh_view();
+        Ok(())
+    }
+
+    /// Sends a request about a load to copies of all partitions, again where a node has not heard of the table or the placement yet. Whether all
+    /// answers were `Done`; some were `Changed` if not.
+    ///
+    /// # Errors
+    /// That of any other answer, whatever the others were.
+    fn tell(&mut self, load: BulkLoad, kind: u16, copies: Copies) -> Result<bool, Abort> {
         self.join_load(load)?;
         let partitions = self.partitioning().count();
         let mut early: Vec<(u16, u16)> = (0..)
@@ -203,7 +208,7 @@ impl Transaction<'_> {
                 copies.of(self.view.configuration().copies(it)).iter().map(move |to| (*to, it))
             })
             .collect();
-        let mut first = None;
+        let (mut are_done, mut failed) = (true, None);
         while !early.is_empty() {
             self.settle()?;
             self.round.begin()?;
@@ -215,18 +220,23 @@ impl Transaction<'_> {
             let mut batch = self.round.batch();
             early.retain(|(target, _)| {
                 let status = Status::from_wire(batch.next_response(*target).kind);
-                if status != Status::Done && status != Status::Early {
-                    first = first.or(Some(status));
+                are_done &= status != Status::Changed;
+                if !matches!(status, Status::Done | Status::Changed | Status::Early) {
+                    failed = failed.or(Some(status));
                 }
                 status == Status::Early
             });
             drop(batch);
+            self.round.begin()?;
+            if let Some(status) = failed {
+                return Err(refusal(status, load.table));
+            }
             if !early.is_empty() {
-                self.round.begin()?;
-                self.round.pause()?;
+                self.pause_load()?;
+                self.join_load(load)?;
             }
         }
-        Ok(first)
+        Ok(are_done)
     }
 
     /// Adds rows that may be sent together.
@@ -310,7 +320,11 @@ impl Transaction<'_> {
                 if self.is_cancelled() {
                     return Err(Abort::Cancelled);
                 }
-                self.round.pause()?;
+                self.pause_load()?;
+                self.join_load(load)?;
+                if self.view.kept_table(load.table.0).is_none() {
+                    return Err(refusal(Status::Refused, load.table));
+                }
             }
         }
         if message.capacity() <= BYTES_KEPT_MAX {

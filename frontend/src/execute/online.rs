@@ -77,10 +77,12 @@ pub(crate) fn run(
         .and_then(|()| with_newest(coordinator, resources, |context| finish(&build, context)));
     if let Err(failure) = built {
         // If this fails too, the client still gets the error above.
-        let _ = clean_up(coordinator, resources, |context| take_back(&build, context));
+        let cleaned = clean_up(coordinator, resources, |context| take_back(&build, context));
         return Err(match failure {
             // A copy that has come or gone has ended a bulk load: the session runs the definition again, with a catalog without the declaration.
-            Failure::Abort(Abort::Conflict(Conflict::Reconfigured)) => Failure::StaleCatalog,
+            Failure::Abort(Abort::Conflict(Conflict::Reconfigured)) if cleaned.is_ok() => {
+                Failure::StaleCatalog
+            }
             failure => failure,
         });
     }
