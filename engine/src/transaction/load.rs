@@ -1,7 +1,7 @@
 //! Bulk loads: rows for a table that no transaction uses, sent to all copies of their partitions, without locks, log and units.
 //!
 //! ```text
-//! BEGIN_LOAD   primaries, then backups     nothing was ever written there
+//! BEGIN_LOAD   primaries, then all         nothing was ever written there
 //! LOAD         primaries, then backups     some rows; as often as there are rows
 //! END_LOAD     primaries and backups       all copies have all rows
 //! ```
@@ -120,7 +120,8 @@ impl Transaction<'_> {
             return Ok(None);
         };
         let load = BulkLoad { table, owner: self.owner, epoch: self.epoch(), placement };
-        for copies in [Copies::Primaries, Copies::Backups] {
+        // All, whichever copies are primaries by then: to begin twice is to begin once.
+        for copies in [Copies::Primaries, Copies::All] {
             if !self.tell(load, request::BEGIN_LOAD, copies)? {
                 // Where it has begun, nothing was loaded. What has not begun does not end.
                 self.tell(load, request::END_LOAD, Copies::All)?;
@@ -254,23 +255,28 @@ impl Transaction<'_> {
             order.push((table.locate(table.hashed(*key).word()).partition, number));
         }
         order.sort_unstable();
-        for copies in [Copies::Primaries, Copies::Backups] {
-            let parts = order.chunk_by(|one, other| one.0 == other.0);
-            let mut end = 0;
-            let parts = parts.flat_map(|part| {
-                let rows = end..end + part.len();
-                end = rows.end;
-                let (partition, _) = part[0];
-                let targets = copies.of(self.view.configuration().copies(partition)).iter();
-                targets.map(move |target| Part { target: *target, partition, rows: rows.clone() })
-            });
-            let parts = parts.collect();
+        // Each copy gets the rows once, whichever is primary by then.
+        let parts = [Copies::Primaries, Copies::Backups].map(|it| (it, self.parts_for(it, &order)));
+        for (copies, parts) in parts {
             let existing = self.send_parts(load, copies, parts, |at| rows[order[at].1])?;
             if let Some(existing) = existing.into_iter().map(|at| order[at].1).min() {
                 return Ok(Some(existing));
             }
         }
         Ok(None)
+    }
+
+    /// What copies are to get of rows, whose partitions and numbers `order` has.
+    fn parts_for(&self, copies: Copies, order: &[(u16, usize)]) -> Vec<Part> {
+        let mut end = 0;
+        let parts = order.chunk_by(|one, other| one.0 == other.0).flat_map(|part| {
+            let rows = end..end + part.len();
+            end = rows.end;
+            let (partition, _) = part[0];
+            let targets = copies.of(self.view.configuration().copies(partition)).iter();
+            targets.map(move |target| Part { target: *target, partition, rows: rows.clone() })
+        });
+        parts.collect()
     }
 
     /// Sends LOADs, until all rows are loaded; the places of rows that are there already. This node has its own part without a request.
