@@ -19,6 +19,7 @@ use gannet::{
     Failure, KeyRange, Misuse, TableId, Topology, WorkerId,
 };
 use gannet_benchmarks::check_replicas;
+use gannet_engine::View;
 
 const THREADS: usize = 2;
 /// Rows of 1,000 bytes that take three fifths of 16 MiB.
@@ -165,12 +166,12 @@ fn a_load_waits_for_memory_that_is_about_to_be_given_back() {
     let job = move |coordinator: &mut Coordinator<'_>| {
         load_wide(coordinator, third, |coordinator| {
             begin.send(()).unwrap();
-            let leaves = |others: &Cluster| {
-                let configuration = others.configuration();
-                configuration.tables().any(|it| it.0 == first.number() && it.1.is_leaving)
+            let leaves = |view: &View| {
+                let mut tables = view.configuration().tables();
+                tables.any(|it| it.0 == first.number() && it.1.is_leaving)
             };
             // It cannot go: the job goes by a view that has it.
-            while !leaves(&others) {
+            while !others.nodes().iter().all(|node| leaves(&node.view())) {
                 coordinator.pause(Duration::from_millis(1));
             }
             coordinator.pause(Duration::from_millis(30));
