@@ -53,9 +53,11 @@ pub struct Loads {
     /// How many of them are new no more.
     begun: AtomicUsize,
     loaded: Mutex<Vec<Loaded>>,
-    /// Loads that have failed, and those of transactions, and loads that took a row twice.
+    /// Loads that have failed.
     failed: AtomicU64,
+    /// Tables whose rows transactions have inserted.
     inserted: AtomicU64,
+    /// Answers that did not name a row that was there, or named one that was not.
     wrong: AtomicU64,
 }
 

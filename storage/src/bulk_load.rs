@@ -18,7 +18,7 @@
 //! runs (`load.rs`).
 
 use crate::arena::Quota;
-use crate::bucket::{Bucket, held};
+use crate::bucket::held;
 use crate::cells::Need;
 use crate::growth::{Growth, LEVEL_SHIFT};
 use crate::heap::Heap;
@@ -31,6 +31,8 @@ use gannet_rules::rule;
 
 /// The count of a bucket that was loaded.
 const COUNT: u64 = 1;
+/// The bucket is prefetched that is split so many splits later.
+const SPLITS_AHEAD: u32 = 4;
 /// Rows whose buckets are prefetched together.
 const GROUP_ROWS: usize = 32;
 /// Most buckets that a partition may begin with: each is looked at.
@@ -239,7 +241,7 @@ impl Table {
         else {
             return false;
         };
-        let (bucket, half): (Bucket<'_>, Bucket<'_>) = (self.bucket(bucket), self.bucket(half));
+        let (bucket, half) = (self.bucket(bucket), self.bucket(half));
         if !self.make_room_for_half((bucket, half), (number, next.level), quota) {
             return false;
         }
@@ -247,8 +249,7 @@ impl Table {
         bucket.write(|link| {
             self.split_into(&chunks, (bucket, link), (number, next.bucket), version);
         });
-        // Where the next ones are.
-        self.prefetch_bucket(number, next.bucket + 4);
+        self.prefetch_bucket(number, next.bucket + SPLITS_AHEAD);
         true
     }
 

@@ -21,7 +21,7 @@ fn ids(range: Range<i64>) -> String {
 fn statements_load_one_table_after_each_other() {
     let mut session = session();
     begin(&mut session, "id INT PRIMARY KEY, w TEXT DEFAULT repeat('x', 100)");
-    // The second batch of the first one has few rows.
+    // Batches of wide rows have few of them.
     block_on(session.copy_in(b"-1\twide")).expect("no error");
     for id in 0..30 {
         let wide = format!("{}\n{id}\twide", "x".repeat(100_000));

@@ -50,7 +50,7 @@ pub(in crate::session) struct CopyIn {
     /// Bytes that have come since the last batch.
     bytes: usize,
     begun: Option<BegunLoad>,
-    /// That of the table, for all of those.
+    /// The bulk load of the table, which all loads of this COPY share.
     bulk: Arc<Bulk>,
     /// Whether the session has begun to wait for the load, and was interrupted.
     is_lost: bool,
@@ -336,7 +336,7 @@ impl Session {
         Ok(())
     }
 
-    /// As [`Self::end_load`], and has transactions insert further rows.
+    /// As [`Self::end_load`], and ends the bulk load: transactions insert the rows that follow.
     async fn end_loads(&mut self) -> Result<(), SqlError> {
         self.end_load().await?;
         let Some(copy) = &mut self.copy else { return Ok(()) };
